@@ -359,6 +359,15 @@ class Repairs:
             or self.renamed_features
         )
 
+    @property
+    def change_values(self) -> bool:
+        """Whether rows change in more than their place in the result.
+
+        Dropped and unwrapped columns show in the columns themselves.
+        """
+        computed = {*self.computed_columns} - {"episode_index", "index"}
+        return bool(computed) or self.task_map is not None or self.tasks_from is not None
+
     def renamed(self, name: str) -> str:
         """Return the result's name of a feature of the source."""
         return self.renamed_features.get(name, name)

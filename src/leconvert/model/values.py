@@ -332,6 +332,24 @@ class Misfit(IntFlag):
     CHANGED_ROWS = 128
     OTHER_NUMBERS = 256
 
+    @property
+    def said(self) -> str:
+        """A single reason in words, to follow the name of the file."""
+        return _MISFIT_SAID[self]
+
+
+_MISFIT_SAID: Mapping[Misfit, str] = {
+    Misfit.SHARED: "does not contain exactly one episode",
+    Misfit.LATE_START: "does not show its first frame at time 0",
+    Misfit.UNEVEN_TIMES: "shows frames for different lengths of time",
+    Misfit.OTHER_RATE: "has another frame rate than fps",
+    Misfit.OTHER_TRACKS: "has sound or other further tracks",
+    Misfit.REMUXED: "has an index that cannot be used as it is",
+    Misfit.OTHER_COLUMNS: "has other columns or types than the result",
+    Misfit.CHANGED_ROWS: "has rows that a repair changes",
+    Misfit.OTHER_NUMBERS: "has another index or episode_index than the result",
+}
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:

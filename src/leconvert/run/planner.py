@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from leconvert.dataset.findings import frames_lost, lossless_remedy, named, source_finding
-from leconvert.dataset.fitness import MISFIT_SAID, misfit_counts
 from leconvert.dataset.formats import TARGETS, open_dataset, open_sources, target_of, v3
 from leconvert.dataset.formats.v2 import load_info, read_info
 from leconvert.dataset.scan import (
@@ -37,6 +36,7 @@ from leconvert.model.values import (
     Finding,
     IntArray,
     LayoutOptions,
+    Misfit,
     Remedy,
     Source,
     SourceScan,
@@ -899,6 +899,16 @@ def _bounds_of_appended(scan: SourceScan) -> list[Finding]:
     ]
 
 
+def misfit_counts(misfits: IntArray) -> Sequence[tuple[Misfit, int, int]]:
+    """Return each reason with its number of files, and the position of the first of them."""
+    found = []
+    for reason in Misfit:
+        positions = np.flatnonzero(misfits & int(reason))
+        if len(positions):
+            found.append((reason, len(positions), int(positions[0])))
+    return found
+
+
 def _rewritten(scan: SourceScan, kept: int = 0) -> list[Finding]:
     """Return findings about files of the sources that are rewritten, with the reasons."""
     sources = open_sources(scan.sources)
@@ -913,7 +923,7 @@ def _rewritten(scan: SourceScan, kept: int = 0) -> list[Finding]:
                 if number == 1
                 else (f" The same holds for {number - 1:,} other files of {stream.stream}.")
             )
-            said = f"{shown(path)} {MISFIT_SAID[reason]}, so it is written again.{others}"
+            said = f"{shown(path)} {reason.said}, so it is written again.{others}"
             found.append(source_finding("rewritten-file", said, stream=stream.stream, path=path))
     return found
 

@@ -7,10 +7,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from leconvert.dataset.fitness import MISFIT_SAID, data_misfits, misfit_counts
+from leconvert.dataset.scan.scan import data_misfits
 from leconvert.media import ClipIndex
 from leconvert.model.repairs import NO_REPAIRS, Repairs
 from leconvert.model.values import IntArray, Misfit
+from leconvert.run.planner import misfit_counts
 
 NTSC = Fraction(30000, 1001)
 
@@ -120,4 +121,4 @@ def test_a_selection_alone_changes_no_rows_that_stay_where_they_are() -> None:
 def test_each_reason_is_counted_with_its_first_file() -> None:
     misfits = np.array([0, Misfit.LATE_START, Misfit.LATE_START | Misfit.OTHER_TRACKS])
     assert misfit_counts(misfits) == [(Misfit.LATE_START, 2, 1), (Misfit.OTHER_TRACKS, 1, 2)]
-    assert set(MISFIT_SAID) == set(Misfit)
+    assert all(reason.said for reason in Misfit)

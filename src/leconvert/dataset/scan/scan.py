@@ -26,7 +26,6 @@ from leconvert.dataset.findings import (
     task_map_of,
     whole_frames_of,
 )
-from leconvert.dataset.fitness import data_misfits
 from leconvert.dataset.formats import TARGETS, frame_rate, renamed_stream, v2, v3
 from leconvert.dataset.formats.v2 import load_tasks, read_info
 from leconvert.dataset.scan.changes import SourceFiles, meta_digest, survey_folder
@@ -71,6 +70,8 @@ from leconvert.model.values import (
     TARGET_VERSIONS,
     BoolArray,
     Finding,
+    IntArray,
+    Misfit,
     Source,
     SourceScan,
     StreamScan,
@@ -366,6 +367,35 @@ def _quantile_bounds(
         yield source_finding(
             "quantile-bounds", said, stream=name, path=v3.STATS_PATH, remedy="--quantiles"
         )
+
+
+def data_misfits(
+    of_files: IntArray,
+    *,
+    has_other_columns: BoolArray,
+    first_index: IntArray,
+    episode_index: IntArray,
+    length: IntArray,
+    repairs: Repairs,
+) -> IntArray:
+    """Return why data files cannot be taken unchanged, a sum of `Misfit` for each; shape (E,).
+
+    Args:
+        of_files: The facts of each file alone, shape (E,).
+        has_other_columns: Whether its columns differ from the result's, shape (E,).
+        first_index: ``index`` of its first row, from which the other rows count, shape (E,).
+        episode_index: ``episode_index`` of its rows, shape (E,).
+        length: Frames of each episode, shape (E,).
+        repairs: The changes of the conversion.
+    """
+    found = of_files.copy()
+    found[has_other_columns] |= Misfit.OTHER_COLUMNS
+    if repairs.change_values:
+        found |= Misfit.CHANGED_ROWS
+    begins = np.cumsum(length) - length
+    is_elsewhere = (first_index != begins) | (episode_index != np.arange(len(length)))
+    found[is_elsewhere] |= Misfit.OTHER_NUMBERS
+    return found
 
 
 def _with_row_misfits(

@@ -25,7 +25,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from leconvert import tables
-from leconvert.dataset.fitness import changes_rows
 from leconvert.model.repairs import Repairs
 from leconvert.model.values import DATA_STREAM, IntArray
 from leconvert.run.proof.difference import (
@@ -362,7 +361,7 @@ class KeptTable:
 
         The reader of a file reports that it cannot be read.
         """
-        if changes_rows(repairs):
+        if repairs.change_values:
             return None
         with ExitStack() as opened:
             try:

@@ -21,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 
 from leconvert import media
-from leconvert.dataset.fitness import MISFIT_SAID
 from leconvert.model.values import Misfit
 from leconvert.run.proof.difference import (
     Difference,
@@ -110,7 +109,7 @@ def compare_kept_clip(
     for reason in Misfit:
         if reason in misfit:
             what, wanted = "a file that LeRobot reads as it is", "even frames from time 0 on"
-            yield what, wanted, f"it {MISFIT_SAID[reason]}"
+            yield what, wanted, f"it {reason.said}"
     if index.num_samples != span.length:
         yield "number of frames", span.length, index.num_samples
     yield from _other_times(span, 0, fps)
