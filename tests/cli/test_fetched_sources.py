@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 
 from leconvert.cli.main import main
-from leconvert.cli.sources import source_dir
+from leconvert.dataset.formats import read_provenance
 from leconvert.transfer.store import download_dir
+from leconvert.workdir.swap import source_dir
 from tests.hub import Fault, StandIn
+from tests.hub.access import WRITE_TOKEN
 from tests.hub.fixtures import hub, lone_client, pauses
 from tests.program import run_leconvert
-from tests.trees import snapshot
+from tests.trees import digest_of, snapshot
 
 __all__ = ["hub", "lone_client", "pauses"]
 
@@ -134,6 +136,101 @@ def test_a_folder_made_by_hand_is_not_taken_for_what_came_from_the_hub(
     assert main(again) == 0
     assert episodes(root) == 5
     assert not mine.exists()
+
+
+def test_a_result_of_a_url_that_is_in_place_is_not_made_again(
+    small_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    assert convert(small_source, out) == 0
+    before = snapshot(tmp_path)
+    capsys.readouterr()
+    assert convert(small_source, out) == 0
+    assert "There is nothing to do." in capsys.readouterr().out
+    assert snapshot(tmp_path) == before
+    assert convert(small_source, out, "--episodes", "0-2") == 5, "that is another result"
+    assert "Nothing was changed." in capsys.readouterr().err
+    assert snapshot(tmp_path) == before, "the download was of no use"
+
+
+def test_a_result_of_a_url_that_was_pushed_is_not_made_or_refused_again(
+    hub: StandIn,
+    small_source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "out"
+    assert convert(small_source, out, "--push-repo-id", "tester/new") == 16
+    assert "no token is set" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir()), "it was refused before any work"
+    monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
+    assert convert(small_source, out, "--push-repo-id", "tester/new") == 0
+    before, head = snapshot(tmp_path), hub.repo("tester/new").branches["main"]
+    assert convert(small_source, out, "--push-repo-id", "tester/new") == 0
+    assert snapshot(tmp_path) == before
+    assert hub.repo("tester/new").branches["main"] == head
+
+
+@pytest.mark.parametrize("by_url", [False, True])
+def test_a_result_that_was_made_without_a_push_is_pushed_by_the_same_command(
+    hub: StandIn,
+    small_source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    by_url: bool,
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
+    command = ["convert", f"{'file://' * by_url}{small_source}", str(tmp_path / "out")]
+    assert main(command) == 0
+    before = snapshot(tmp_path / "out")
+    assert main([*command, "--push-repo-id", "tester/new"]) == 0
+    assert snapshot(tmp_path / "out") == before
+    pushed = hub.repo("tester/new")
+    assert "meta/info.json" in pushed.tree(pushed.branches["main"])
+
+
+@pytest.mark.parametrize("more", ["--restart", "--keep-work-dir"])
+def test_nothing_is_downloaded_from_a_url_for_a_result_that_would_be_made_again(
+    small_source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    more: str,
+) -> None:
+    out = tmp_path / "out"
+    assert convert(small_source, out) == 0
+    monkeypatch.setattr("leconvert.remote.stores.download_tree", None)
+    assert convert(small_source, out, more) == 5
+    assert f"{out} already holds a v3.0 dataset." in capsys.readouterr().err
+
+
+def source_names(result: Path) -> list[str]:
+    told = read_provenance(result)
+    assert told is not None
+    return [source.name for source in told.sources]
+
+
+def test_a_result_names_the_dataset_at_the_url_and_not_our_folder(
+    small_source: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    assert convert(small_source, out, "--episodes", "0-2") == 0
+    assert source_names(out) == [small_source.name]
+    there = tmp_path / "there"
+    by_path = ["convert", str(small_source), str(there), "--episodes", "0-2"]
+    assert main(by_path) == 0
+    assert digest_of(there) == digest_of(out), "the same bytes, whichever way the source came"
+
+
+def test_a_result_names_the_repo_and_commit_and_not_our_folder(
+    arm: StandIn, tmp_path: Path
+) -> None:
+    root = tmp_path / "arm"
+    assert main(from_hub("--root", str(root))) == 0
+    shutil.rmtree(tmp_path / "arm_old")
+    assert main(from_hub("--root", str(root), "--force-conversion", "--episodes", "0-2")) == 0
+    assert source_names(root) == [f"hf://datasets/{REPO}@{arm.repo(REPO).tags['v2.1']}"]
 
 
 def test_a_snapshot_that_only_showed_there_is_nothing_to_do_does_not_stay(

@@ -41,12 +41,25 @@ from leconvert.cli.options import (
 from leconvert.cli.output import planned_lines, print_findings, progress_for, show
 from leconvert.cli.parser import EDITING_OPTIONS, USUAL_OPTIONS, Parser, add_output
 from leconvert.cli.push import planned_push, push_lines
-from leconvert.cli.sources import NamedDataset, named_datasets, named_places, places, take_arguments
+from leconvert.cli.sources import (
+    NamedDataset,
+    asks_more,
+    named_datasets,
+    named_places,
+    places,
+    take_arguments,
+)
 from leconvert.cli.work import print_plan, show_dry_run
 from leconvert.model.repairs import RepairOptions, Repairs
 from leconvert.model.selection import EpisodeSelection, parse_frames, parse_parts
 from leconvert.run.conversion import Control, Conversion, LeaseOptions, ProofOptions
-from leconvert.support.errors import LeconvertError, SourceError, UsageError
+from leconvert.support.errors import (
+    LeconvertError,
+    SourceError,
+    TargetError,
+    UsageError,
+    VerificationError,
+)
 from leconvert.support.flags import flags_of, some_seconds, whole
 from leconvert.support.text import amount, count, numbered
 from leconvert.transfer.client import check_can_push
@@ -442,8 +455,12 @@ def make_dataset(
         pushes = repo_id is not None
         # A repair has planned changes, so there is something to do.
         if is_there is None and repairs is None:
-            asks_more = not pushes and _asks_more(options, conversion, probe_seconds)
-            verified = None if asks_more else _compared(options, found, conversion, control)
+            is_more = not pushes and asks_more(options, conversion)
+            try:
+                verified = None if is_more else _compared(options, found, conversion, control)
+            except (TargetError, VerificationError):
+                found.release()  # nothing is made of it
+                raise
             is_there = verified is not None
         record = {"already_converted": str(found.target), "verified": verified}
         if is_there and found.outline is not None and not (options.dry_run or options.work_dir):
@@ -488,18 +505,6 @@ def make_dataset(
 
 
 # The same command again, when its result is in place.
-
-
-def _asks_more(
-    options: argparse.Namespace, conversion: Conversion, probe_seconds: float | None
-) -> bool:
-    """Return whether a command asks for more than a result."""
-    return (
-        probe_seconds is not None
-        or options.report is not None
-        or options.keep_work_dir
-        or conversion.layout.block_align is not None  # no result tells how its blocks are aligned
-    )
 
 
 def _compared(

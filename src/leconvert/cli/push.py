@@ -187,8 +187,9 @@ def planned_push(
 
     Returns:
         The repo to push to, None for no push; and whether an earlier call has put the result in
-        place, None if nothing is pushed. The record of the result tells, since it names the commit
-        that the push replaces.
+        place, None if only a comparison can tell. The record of the result tells, since it names
+        the commit that the push replaces. A result that was made without a push has no record, and
+        the times of a source that is downloaded for this call are new.
     """
     from leconvert.remote.provenance import read_provenance
 
@@ -198,9 +199,11 @@ def planned_push(
         return None, None
     # The records of an unfinished run are more exact.
     is_settled = is_converted(target, to) and WorkDir(places.work_dir).current_run_id() is None
-    known = read_provenance(target) if is_settled else None
-    if known is None:
+    if not is_settled:
         return repo_id, False
+    known = read_provenance(target)
+    if known is None or (places.is_temporary and origin is None):
+        return repo_id, None
     force = conversion.proof.force_conversion
     differences = [
         *_other_source(options, places, origin, known),

@@ -37,6 +37,7 @@ from leconvert.workdir.swap import (
     old_dir,
     overlaid_meta,
     source_as_output,
+    source_dir,
     work_dir_beside,
 )
 
@@ -220,11 +221,6 @@ def source_at(place: Path | str, scratch_dir: Path | None, control: Control) -> 
 # A source in other storage, such as S3: the whole dataset is downloaded to beside its result.
 
 
-def source_dir(target: Path) -> Path:
-    """Return the folder for the source of a result: ``.<name>.leconvert-source`` beside it."""
-    return target.with_name(f".{target.name}.leconvert-source")
-
-
 def bring_from_store(
     options: argparse.Namespace, conversion: Conversion, control: Control, target: Path
 ) -> Path:
@@ -241,8 +237,33 @@ def bring_from_store(
             f"--dry-run cannot show a plan of {url}: the dataset would first have to be downloaded."
         )
     folder = source_dir(target)
-    conversion.check_target(folder, target)
+    # A result that is in place may be the wanted one. Only a comparison with the source tells.
+    if not (is_converted(target, conversion.layout.to) and is_compared(options, conversion)):
+        conversion.check_target(folder, target)
     return download_tree(url, folder, stop=control.stop, progress=control.progress)
+
+
+def is_compared(options: argparse.Namespace, conversion: Conversion) -> bool:
+    """Return whether a command leaves a result in place that a comparison finds to be the right one.
+
+    Other commands do more than to make a result, or make it again.
+    """
+    return hasattr(options, "push_repo_id") and not (
+        conversion.proof.force_conversion
+        or conversion.proof.delete_source
+        or conversion.plan.restart
+        or asks_more(options, conversion)
+    )
+
+
+def asks_more(options: argparse.Namespace, conversion: Conversion) -> bool:
+    """Return whether a command asks for more than a result."""
+    return (
+        getattr(options, "probe", False)
+        or options.report is not None
+        or options.keep_work_dir
+        or conversion.layout.block_align is not None  # no result tells how its blocks are aligned
+    )
 
 
 # The places of a conversion.
@@ -327,6 +348,7 @@ def _places(
     work_dir = _work_dir(named, target)
     with end_on_signals(control.stop):
         if isinstance(options.root, str):
+            _check_push(options, conversion.layout, None)
             source = bring_from_store(options, conversion, control, target)
             return FoundPlaces([source], target, work_dir, is_temporary=True, named=target)
         if options.output is None and options.root is None:

@@ -443,6 +443,11 @@ def old_dir(target: Path) -> Path:
     return beside(target, "{}_old")
 
 
+def source_dir(target: Path) -> Path:
+    """Return the folder for a source that is downloaded for one conversion, beside its result."""
+    return target.with_name(f".{target.name}.leconvert-source")
+
+
 def removed_old_dir(target: Path) -> Path:
     """Return the name of the tree kept at `old_dir` while it is removed."""
     return removed_dir(old_dir(target))

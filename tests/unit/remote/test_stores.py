@@ -19,7 +19,6 @@ from tests.trees import digest_of
 
 import leconvert
 from leconvert.cli import main
-from leconvert.cli.sources import source_dir
 from leconvert.dataset.files import published_files
 from leconvert.remote import stores
 from leconvert.remote.stores import download_tree, upload_tree
@@ -37,6 +36,7 @@ from leconvert.support.errors import (
 from leconvert.support.extras import command_for_extra
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.transfer.urls import open_store
+from leconvert.workdir.swap import source_dir
 
 
 @pytest.fixture(params=["memory", "file"])

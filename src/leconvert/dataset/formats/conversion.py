@@ -443,16 +443,17 @@ def write_provenance(
     sources: Sources,
     planned: Sequence[Source],
     *,
-    url: str | None = None,
+    name: str | None = None,
 ) -> None:
     """Write the table below ``root``, whose ``meta`` folder exists, block by block.
 
     The table holds names of folders without their paths. So equal sources give equal results in any
-    folder, and a published dataset reveals nothing about the machine.
+    folder, and a published dataset reveals nothing about the machine. ``name`` is that of the only
+    source if its folder was not named by the user.
     """
     told = [
         {
-            "source": url or Path(source.root).name,
+            "source": name or Path(source.root).name,
             "codebase_version": source.codebase_version,
             "meta_digest": source.meta_digest,
             "repairs": source.repairs.as_record() if source.repairs else None,

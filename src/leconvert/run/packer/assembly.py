@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fractions import Fraction
 from itertools import chain, islice, repeat
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,7 +52,8 @@ from leconvert.workdir.fs import (
     sync_file,
 )
 from leconvert.workdir.records import DamagedRecordError
-from leconvert.workdir.run import OpenedRun
+from leconvert.workdir.run import Manifest, OpenedRun
+from leconvert.workdir.swap import source_dir
 
 if TYPE_CHECKING:
     from leconvert.dataset.statistics import ImageStats
@@ -107,9 +108,26 @@ def write_meta(run: OpenedRun, tree: Path, stats_files: StatsFiles) -> list[str]
         v3.write_repairs(tree, sources[0].repairs)
         written.append(v3.REPAIRS_PATH)
     if has_provenance(sources):
-        write_provenance(tree, sources, manifest.sources, url=manifest.outline)
+        write_provenance(tree, sources, manifest.sources, name=_brought_name(manifest))
         written.append(PROVENANCE_PATH)
     return written
+
+
+def _brought_name(manifest: Manifest) -> str | None:
+    """Return the name of a source that was downloaded for this run; None for a user's folder.
+
+    The name of its folder means nothing to anybody: leconvert chose it.
+    """
+    folder = Path(manifest.source)
+    if manifest.outline is not None or folder != source_dir(Path(manifest.target)):
+        return manifest.outline
+    from leconvert.remote.provenance import known_origin
+    from leconvert.remote.stores import read_notes
+
+    if (origin := known_origin(folder)) is not None:
+        return origin.url
+    url = read_notes(folder)[0]
+    return None if url is None else PurePosixPath(url).name
 
 
 class _PixelCounts:
