@@ -405,10 +405,10 @@ def run_conversion(
     """
     layout, plan, push = conversion.layout, conversion.plan, conversion.push
     progress = control.progress
-    if push is not None:
-        _check_push(push, arrival, layout.to)
-    started = time.monotonic()
     sources = [root.resolve() for root in roots]
+    if push is not None:
+        _check_push(push, arrival, layout.to, sources)
+    started = time.monotonic()
     source = sources[0]
     migrates = arrival is not None and arrival.outline is not None and output is None
     target = Path(output).resolve() if output is not None else source
@@ -523,7 +523,9 @@ def repair(
     )
 
 
-def _check_push(push: PushOptions, arrival: Origin | None, to: str) -> None:
+def _check_push(
+    push: PushOptions, arrival: Origin | None, to: str, sources: Sequence[Path]
+) -> None:
     """Refuse a push that could not succeed, before any work."""
     if not isinstance(push, PushOptions):
         raise TypeError(f"push must be PushOptions(...), not {push!r}.")
@@ -533,9 +535,12 @@ def _check_push(push: PushOptions, arrival: Origin | None, to: str) -> None:
             next_step="Pass PushOptions(repo_id='ORG/NAME').",
         )
     if not push.dry_run:
+        from leconvert.remote.push import check_card
         from leconvert.transfer.client import check_can_push
 
-        check_can_push(push.repo_id or (arrival.repo_id if arrival else ""))
+        repo_id = push.repo_id or (arrival.repo_id if arrival else "")
+        check_can_push(repo_id)
+        check_card(repo_id, push, sources)
 
 
 def _check_migration(arrival: Origin | None, push: PushOptions | None) -> None:

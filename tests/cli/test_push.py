@@ -16,7 +16,7 @@ from leconvert.api import convert
 from leconvert.cli.main import main
 from leconvert.remote import provenance
 from leconvert.remote.provenance import provenance_path, read_provenance, write_provenance
-from leconvert.support.errors import HubAccessError, StorageError, UsageError
+from leconvert.support.errors import HubAccessError, HubConflictError, StorageError, UsageError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.transfer.options import PushOptions
 from leconvert.workdir.swap import is_converted
@@ -594,3 +594,58 @@ def test_a_push_to_nowhere_is_refused_before_any_work(small_source: Path, tmp_pa
     with pytest.raises(TypeError, match="push must be PushOptions"):
         convert(small_source, output=tmp_path / "out", push="tester/new")  # type: ignore[arg-type]
     assert not list(tmp_path.iterdir())
+
+
+BROKEN_HEAD = b"---\ntags: [robot\n---\n# Mine\n"
+
+
+@pytest.mark.parametrize("more", [[], ["--dry-run"]])
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(BROKEN_HEAD, "The YAML head of "), ("# Größe\n".encode("latin-1"), "is not UTF-8 text")],
+)
+def test_a_card_that_cannot_be_pushed_is_refused_before_the_conversion(
+    logged_in: StandIn, small_source: Path, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], content: bytes, said: str, more: list[str],
+) -> None:  # fmt: skip
+    source = Path(shutil.copytree(small_source, tmp_path / "source"))
+    (source / "README.md").write_bytes(content)
+    out = tmp_path / "out"
+    command = ["convert", str(source), str(out), "--push-repo-id", REPO, *more]
+    assert main(command) == 17
+    told = capsys.readouterr().err
+    assert said in told
+    assert str(source / "README.md") in told, "the user has to correct this file"
+    assert not out.exists()
+    assert not _writes(logged_in)
+    # The repo has a card of its own, which stays.
+    logged_in.add_repo(REPO, small_source)
+    assert main([*command, "--force-push"]) == 0
+
+
+def test_a_broken_card_of_the_repo_is_refused_before_the_conversion_unless_it_stays(
+    logged_in: StandIn, small_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logged_in.add_repo(REPO, small_source)
+    logged_in.add_commit(REPO, {"README.md": BROKEN_HEAD})
+    command = ["convert", REPO, "--root", str(tmp_path / "arm"), "--revision", "main"]
+    for more in ([], ["--engine", "local", "--layout", "episode-files"]):
+        assert main([*command, "--push-repo-id", REPO, *more]) == 17
+        assert f"The YAML head of README.md in {REPO} cannot" in capsys.readouterr().err
+        assert not is_converted(tmp_path / "arm")
+    assert main([*command, "--push-repo-id", REPO, "--no-card"]) == 0
+
+
+def test_a_broken_card_is_refused_before_a_merge_and_before_a_conversion_in_python(
+    logged_in: StandIn, small_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copies = [Path(shutil.copytree(small_source, tmp_path / name)) for name in ("one", "two")]
+    (copies[0] / "README.md").unlink()
+    (copies[1] / "README.md").write_bytes(BROKEN_HEAD)
+    out = tmp_path / "out"
+    merge = ["merge", *map(str, copies), "--output", str(out), "--push-repo-id", REPO]
+    assert main(merge) == 17
+    assert f"The YAML head of {copies[1]}/README.md cannot be read" in capsys.readouterr().err
+    with pytest.raises(HubConflictError, match="The YAML head of"):
+        convert(copies[1], output=out, push=PushOptions(repo_id=REPO))
+    assert not out.exists()

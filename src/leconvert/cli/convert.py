@@ -476,6 +476,11 @@ def make_dataset(
             return show(options, record, [said])
         if options.dry_run and is_there:
             return show(options, record, [_PUSH_LEFT, "Nothing was written."])
+        # The conversion itself checks it for a migration, whose push is a part of it.
+        if repo_id is not None and not is_there and (options.dry_run or not found.migrates):
+            from leconvert.remote.push import check_card
+
+            check_card(repo_id, push_options(options, repo_id), found.sources)
         page = report_place(options.report, found.named)
         if options.dry_run:
             check_extras(

@@ -244,7 +244,7 @@ def bring_from_store(
 
 
 def is_compared(options: argparse.Namespace, conversion: Conversion) -> bool:
-    """Return whether a command leaves a result in place that a comparison finds to be the right one.
+    """Return whether a command leaves a result in place if a comparison finds it right.
 
     Other commands do more than to make a result, or make it again.
     """

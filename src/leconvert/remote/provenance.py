@@ -33,6 +33,8 @@ from leconvert.workdir.records import beside, encode_record, fields_of, find_rec
 from leconvert.workdir.run import OpenedRun
 
 if TYPE_CHECKING:
+    from huggingface_hub import DatasetCard
+
     from leconvert.transfer.hub import HubStore
 
 # The origin on the Hub of a run's source: a record in the run's work dir.
@@ -364,6 +366,7 @@ def render_card(
     repo_id: str,
     sizes: Mapping[str, int],
     provenance: Provenance | None,
+    place: Path | None = None,
 ) -> str:
     """Return the new card.
 
@@ -376,26 +379,13 @@ def render_card(
         repo_id: The repo.
         sizes: Size of every file of the result, by path.
         provenance: The result's record, if there is one.
+        place: The card's file if it is on this machine; None for the card in the repo.
 
     Raises:
         HubConflictError: The head of the card cannot be read.
     """
-    import yaml
-    from huggingface_hub import DatasetCard
-
     text = before if before is not None else f"\n# {repo_id.rsplit('/', 1)[-1]}\n"
-    text = text.removeprefix("\ufeff")  # in front of a head it would turn the head into text
-    if not text.lstrip().startswith("---"):
-        text = f"---\n{{}}\n---\n{text}"
-    try:
-        card = DatasetCard(text)
-    except (ValueError, TypeError, yaml.YAMLError) as error:
-        raise HubConflictError(
-            f"The YAML head of README.md in {repo_id} cannot be read: "
-            f"{str(error).splitlines()[0]}.",
-            path="README.md",
-            next_step="Correct README.md on the Hub, or add --no-card.",
-        ) from error
+    card = parse_card(text, repo_id, place)
     _set_keys(card.data)
     line_end = "\r\n" if "\r\n" in card.text else "\n"
     part = line_end.join([CARD_BEGIN, *_lines(info, sizes, provenance), _END, ""])
@@ -404,6 +394,47 @@ def render_card(
     else:
         card.text = f"{card.text.rstrip()}{line_end * 2}{part}"
     return str(card.content)
+
+
+def decode_card(stored: bytes, repo_id: str, place: Path | None) -> str:
+    """Return the text of a stored card; for ``place`` see `render_card`.
+
+    Raises:
+        HubConflictError: It is not UTF-8.
+    """
+    try:
+        return stored.decode()
+    except UnicodeDecodeError as error:
+        raise HubConflictError(
+            f"{place or f'README.md in {repo_id}'} is not UTF-8 text, which the Hub requires.",
+            path=CARD_PATH,
+            next_step="Save the file as UTF-8. If the repo has a README.md already, "
+            "--no-card keeps it.",
+        ) from error
+
+
+def parse_card(text: str, repo_id: str, place: Path | None) -> DatasetCard:
+    """Return the parsed card; for ``place`` see `render_card`.
+
+    Raises:
+        HubConflictError: Its head cannot be read.
+    """
+    import yaml
+    from huggingface_hub import DatasetCard
+
+    text = text.removeprefix("\ufeff")  # in front of a head it would turn the head into text
+    if not text.lstrip().startswith("---"):
+        text = f"---\n{{}}\n---\n{text}"
+    try:
+        return DatasetCard(text)
+    except (ValueError, TypeError, yaml.YAMLError) as error:
+        named = f"README.md in {repo_id}" if place is None else str(place)
+        helps = "Correct README.md on the Hub, or add --no-card."
+        raise HubConflictError(
+            f"The YAML head of {named} cannot be read: {str(error).splitlines()[0]}.",
+            path=CARD_PATH if place is None else str(place),
+            next_step=helps if place is None else "Correct the file.",
+        ) from error
 
 
 def _set_keys(data: Any) -> None:

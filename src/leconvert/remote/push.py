@@ -40,7 +40,9 @@ from leconvert.dataset.formats.v3 import TASKS_PATH
 from leconvert.model.versions import SOURCE_VERSIONS
 from leconvert.remote.provenance import (
     CARD_PATH,
+    decode_card,
     noted_origin,
+    parse_card,
     render_card,
     told_by_repairs,
     write_provenance,
@@ -283,6 +285,34 @@ def _origin_of(result: Path) -> str:
             next_step="Add --push-repo-id ORG/NAME.",
         )
     return origin.repo_id
+
+
+def check_card(repo_id: str, options: PushOptions, sources: Sequence[Path]) -> None:
+    """Refuse a dataset card that a push could not write, before hours of work.
+
+    If the Hub does not answer now, the push itself will show it.
+
+    Args:
+        repo_id: The repo, which need not exist.
+        options: The push.
+        sources: The datasets of the result, which takes the first ``README.md`` of them.
+
+    Raises:
+        HubConflictError: The card is not UTF-8, or its head cannot be read.
+    """
+    try:
+        stored, place = Repo(make_api(), repo_id).card_of(options.branch), None
+    except LeconvertError:
+        return
+    if stored is None:
+        place = next((p for root in sources if (p := root / CARD_PATH).is_file()), None)
+        if place is not None:
+            with storage_errors(place):
+                stored = place.read_bytes()
+    elif not options.card:
+        return
+    if stored is not None:
+        parse_card(decode_card(stored, repo_id, place), repo_id, place)
 
 
 def push_converted(
@@ -615,20 +645,12 @@ class DatasetPush:
         present = self.state.card
         if present is not None and not self._options.card:
             return None
-        stored, place = present, f"README.md in {self.name}"
+        stored, place = present, None
         if stored is None and CARD_PATH in self.result.sizes:
-            path = self.result.root / CARD_PATH
-            with storage_errors(path):
-                stored, place = path.read_bytes(), str(path)
-        try:
-            before = None if stored is None else stored.decode()
-        except UnicodeDecodeError as error:
-            raise HubConflictError(
-                f"{place} is not UTF-8 text, which the Hub requires.",
-                path=CARD_PATH,
-                next_step="Save the file as UTF-8. If the repo has a README.md already, "
-                "--no-card keeps it.",
-            ) from error
+            place = self.result.root / CARD_PATH
+            with storage_errors(place):
+                stored = place.read_bytes()
+        before = None if stored is None else decode_card(stored, self.name, place)
         if not self._options.card:
             return before
         text = render_card(
@@ -637,6 +659,7 @@ class DatasetPush:
             repo_id=self.name,
             sizes=self.result.sizes,
             provenance=self.result.known or told_by_repairs(self.result.root),
+            place=place,
         )
         return None if present == text.encode() else text
 

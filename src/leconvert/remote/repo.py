@@ -138,6 +138,12 @@ class Repo:
             card=self._content(head, there.get(CARD_PATH)),
         )
 
+    def card_of(self, branch: str) -> bytes | None:
+        """Return the card that a push to a branch finds; None if there is none."""
+        refs = self.refs()
+        head = None if refs is None else head_of(refs, branch)
+        return None if head is None else self._store(head).read_whole(CARD_PATH)
+
     def find_tag(self, tag: str) -> str | None:
         """Return the current commit of a tag; None if there is no such tag."""
         with hub_errors(self.name):
