@@ -406,3 +406,25 @@ def test_a_url_is_recorded_without_its_password(
     assert main(["convert", "--root", url, "--output", str(tmp_path / "out")]) == 3
     notes = (source_dir(tmp_path / "out") / ".cache/leconvert/mirror.json").read_text()
     assert json.loads(notes)["url"] == f"sftp://***@host{broken}"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["convert"],
+        ["convert", "--no-push"],
+        ["convert", "--engine", "local"],
+        ["convert", "--dry-run"],
+        ["plan", "--work-dir", "WORK"],
+        ["merge", "tester/two", "--output", "OUT"],
+    ],
+    ids=" ".join,
+)
+def test_a_mistyped_name_leaves_no_folder(
+    hub: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
+    monkeypatch.setenv("HF_LEROBOT_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    assert main([command[0], "tester/mistyped", *command[1:]]) == 15
+    assert not list(tmp_path.iterdir())

@@ -310,18 +310,18 @@ def places(
     Yields:
         The places; or a sentence that the Hub has the dataset in this version already.
     """
-    if not options.dry_run:
-        yield _places(options, conversion, control, options.work_dir, stream)
-        return
     missing = [folder for folder in local_root(options).resolve().parents if not folder.exists()]
     try:
+        if not options.dry_run:
+            yield _places(options, conversion, control, options.work_dir, stream)
+            return
         with TemporaryDirectory(prefix="leconvert-plan-") as begun:
             found = _places(options, conversion, control, Path(begun) / "work", True)
             if not isinstance(found, str) and not found.migrates:
                 found = replace(found, work_dir=_work_dir(options.work_dir, found.target))
             yield found
     finally:
-        for folder in missing:  # made for a dataset of the Hub, as in the run itself
+        for folder in missing:  # made for a dataset of the Hub, which perhaps does not exist
             with suppress(OSError):
                 folder.rmdir()
 
