@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from leconvert.cli.main import main
+from tests.hub import StandIn
+from tests.hub.fixtures import hub, lone_client, pauses
 from tests.program import Leconvert
+
+__all__ = ["hub", "lone_client", "pauses"]
 
 POINTER = (
     "version https://git-lfs.github.com/spec/v1\n"
@@ -64,3 +69,30 @@ def test_pointers_in_a_v30_dataset_are_told_too(
     refused = leconvert_here("check", result_copy, code=3)
     assert "2 of " in refused.stderr
     assert "Git LFS pointers" in refused.stderr
+
+
+@pytest.mark.parametrize("more", [[], ["--engine", "local"], ["--dry-run"]], ids=" ".join)
+@pytest.mark.parametrize("path", ["meta/tasks.jsonl", "data/chunk-000/episode_000001.parquet"])
+def test_pointers_in_the_repo_itself_are_no_matter_of_another_download(
+    hub: StandIn,
+    small_source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    path: str,
+    more: list[str],
+) -> None:
+    monkeypatch.setenv("HF_LEROBOT_HOME", str(tmp_path / "home"))
+    hub.add_repo("tester/arm", small_source)
+    hub.add_commit("tester/arm", {path: POINTER.encode()})
+    command = ["convert", "tester/arm", "--output", str(tmp_path / "out"), *more]
+    assert main(command) == 3
+    said = capsys.readouterr().err
+    assert "1 of 22 files" in said
+    assert "Ask the owner of the repo to upload the files." in said
+    assert "clone" not in said
+    hub.add_commit("tester/arm", {path: (small_source / path).read_bytes()})
+    downloaded = tmp_path / "home/tester/arm"
+    if downloaded.exists():
+        downloaded.rename(tmp_path / "away")  # as advised
+    assert main(command) == 0

@@ -22,6 +22,7 @@ from leconvert.support.file_calls import folded_name, is_same_path
 from leconvert.support.storage_errors import CHECK_DISK, denied, storage_errors
 from leconvert.support.text import count, shown
 from leconvert.support.values import dataclass
+from leconvert.workdir.records import WorkDir
 from leconvert.workdir.swap import (
     META,
     META_STAGING,
@@ -55,6 +56,15 @@ _CLIENT = ".cache/huggingface/"
 _CLIENT_FILES = frozenset({f"{_CLIENT}{name}" for name in (".gitignore", "CACHEDIR.TAG")})
 _CLIENT_FOLDERS = (f"{_CLIENT}download/", f"{_CLIENT}upload/")
 _CLIENT_SUFFIXES = (".metadata", ".lock", ".incomplete")
+
+
+def is_download(root: Path) -> bool:
+    """Return whether a dataset's folder was downloaded, or stands for a dataset on the Hub."""
+    if any((root / folder).is_dir() for folder in (_RECORDS, f"{_CLIENT}download")):
+        return True
+    # ``snapshots/COMMIT`` of the client's cache, and ``outlines/COMMIT/tree`` of a work dir.
+    folders = [root.parent, root.parent.parent]
+    return folders[0].name == "snapshots" or folders[1] == WorkDir(folders[1].parent).outlines_dir
 
 
 class Links:

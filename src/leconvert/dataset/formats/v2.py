@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from leconvert.dataset.files import files_below
+from leconvert.dataset.files import files_below, is_download
 from leconvert.dataset.formats.dataset import (
     MOST_LEVELS,
     Episodes,
@@ -91,12 +91,21 @@ def refuse_pointers(root: Path, *, met_one: bool = False) -> None:
         return
     files = [path for path, is_file in files_below(root) if is_file]
     pointers = sum(is_pointer(root / path) for path in files)
-    if any((folder / ".git").exists() for folder in (root, *root.absolute().parents)):
-        helps = f"Run `git lfs pull` in {shlex.quote(str(root))}, then run the same command again."
+    place = shlex.quote(str(root))
+    if is_download(root):
+        helps = (
+            "The folder is a download, so the files of the repo itself are pointers, and another "
+            "download brings the same. Ask the owner of the repo to upload the files. Then move "
+            f"{place} away and run the same command again."
+        )
+    elif any((folder / ".git").exists() for folder in (root, *root.absolute().parents)):
+        helps = (
+            f"Run `git lfs pull` in {place}, which needs Git LFS. Then run the same command again."
+        )
     else:
         helps = (
-            "Install Git LFS and clone the repository of the dataset again: this folder is "
-            "not a clone, so `git lfs pull` does not work here."
+            "Install Git LFS and clone the repository of the dataset into another folder: this "
+            "folder is not a clone, so `git lfs pull` does not work here."
         )
     raise UnreadableSourceError(
         f"{pointers:,} of {count(len(files), 'file')} in {root} are only Git LFS pointers. "
