@@ -23,7 +23,13 @@ from leconvert.dataset.formats.v3 import read_repairs
 from leconvert.dataset.scan import source_reading
 from leconvert.model.repairs import RepairOptions, Repairs
 from leconvert.model.selection import EpisodeSelection, FrameInterval, split_episodes
-from leconvert.model.values import TARGET_VERSIONS, Finding, LayoutOptions, SourceScan
+from leconvert.model.values import (
+    OVERLAY,
+    TARGET_VERSIONS,
+    Finding,
+    LayoutOptions,
+    SourceScan,
+)
 from leconvert.run.appending import former_episodes
 from leconvert.run.conversion import (
     Control,
@@ -49,6 +55,7 @@ from leconvert.run.planner import (
     PlanSummary,
     check_all_places,
     check_asked,
+    check_overlays_one,
     check_same_plan,
     kept_files,
     moved_bytes,
@@ -408,6 +415,8 @@ def run_conversion(
     sources = [root.resolve() for root in roots]
     if push is not None:
         _check_push(push, arrival, layout.to, sources)
+    if layout.layout == OVERLAY:  # also if a run is under way, whatever its options
+        check_overlays_one(sources, conversion.selection)
     started = time.monotonic()
     source = sources[0]
     migrates = arrival is not None and arrival.outline is not None and output is None
@@ -776,7 +785,9 @@ def _finish(
 
     def check() -> None:
         old = old_dir(manifest.exchanged)
-        if not in_place:
+        if manifest.is_migration:  # its result is for nothing but the push
+            helps = "The same options as before push its result. --restart gives it up."
+        elif not in_place:
             helps = f"--force-conversion converts again. The dataset at {target} is kept as {old}."
         elif old.is_dir():
             exchanged = manifest.exchanged

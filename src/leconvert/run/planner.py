@@ -769,17 +769,21 @@ def _unfit(said: Sequence[str], remedy: str) -> list[dict[str, Any]]:
     ]
 
 
-def _check_can_overlay(places: Places, selection: EpisodeSelection) -> None:
-    """Refuse a plan that needs other files than one source's own."""
-    source, target = places.source, places.target
-    other = "Use --layout episode-files, which copies or shares the files."
-    if len(places.sources) > 1 or selection:
-        what = "several datasets" if len(places.sources) > 1 else "a selection of episodes"
+def check_overlays_one(sources: Sequence[Path], selection: EpisodeSelection) -> None:
+    """Refuse to overlay anything but one whole dataset; nothing is read."""
+    if len(sources) > 1 or selection:
+        what = "several datasets" if len(sources) > 1 else "a selection of episodes"
         raise UsageError(
             "--layout overlay leaves the files of one dataset where they are. It does not work "
             f"with {what}.",
-            next_step=other,
+            next_step="Use --layout episode-files, which copies or shares the files.",
         )
+
+
+def _check_can_overlay(places: Places, selection: EpisodeSelection) -> None:
+    """Refuse a plan that needs other files than one source's own."""
+    source, target = places.source, places.target
+    check_overlays_one(places.sources, selection)
     if is_converted(source) or v3.has_files_of_v3(source):
         raise UsageError(
             f"{source} is already v3.0. --layout overlay is only for v2.x datasets.",

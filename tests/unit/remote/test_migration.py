@@ -461,3 +461,26 @@ def test_a_pull_request_holds_copies_too(
     (pull,) = repo.pulls
     assert contents(repo, pull["head"]) == expected["episode-files"]
     assert repo.tags == {}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_other_options_after_a_refused_push_are_told_what_helps(
+    hub: StandIn, small_source: Path, capsys: pytest.CaptureFixture[str], layout: str
+) -> None:
+    hub.add_repo(REPO, small_source)
+    hub.break_requests(Fault("status", path="/api/.*commit", status=403, times=None))
+    command = ["convert", REPO, "--layout", layout]
+    assert main(command) == 16
+    hub.break_requests()
+    capsys.readouterr()
+    other = [*command, "--episodes", "0-2"]
+    if layout == "overlay":
+        assert main(other) == 2
+        assert "does not work with a selection of episodes" in capsys.readouterr().err
+        assert main(command) == 0
+        return
+    assert main(other) == 6
+    said = capsys.readouterr().err
+    assert "The same options as before push its result. --restart gives it up." in said
+    assert main([*other, "--restart"]) == 0
+    assert "Converted 3 episodes" in capsys.readouterr().out
