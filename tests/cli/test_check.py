@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from leconvert.testing.defects import edit_info
 from tests.program import Leconvert
 
 
@@ -64,3 +67,23 @@ def test_a_v2_dataset_is_checked_too(leconvert_here: Leconvert, source_copy: Pat
     report = json.loads(checked.stdout)
     assert report["version"] == "v2.1"
     assert [found["episode"] for found in report["findings"] if found["severity"] == "error"] == [2]
+
+
+def test_the_advice_for_a_missing_rate_is_a_whole_command(
+    source_copy: Path, leconvert_here: Leconvert
+) -> None:
+    edit_info(source_copy, lambda info: info.pop("fps"))
+    advice = leconvert_here("check", source_copy, "--json", code=3)
+    (command,) = re.findall("`(.*)`", json.loads(advice.stdout)["next_step"])
+    words = shlex.split(command.replace("DIR", "out").replace("FPS", "30"))
+    leconvert_here(*words[1:], code=0)
+
+
+@pytest.mark.parametrize("rate", [None, 0, "thirty"])
+def test_a_rate_that_a_v3_dataset_lacks_can_be_given(
+    result_copy: Path, leconvert_here: Leconvert, rate: object
+) -> None:
+    edit_info(result_copy, lambda info: info.update(fps=rate))
+    assert "info-value" in leconvert_here("check", result_copy, code=3).stdout
+    leconvert_here("convert", result_copy, "out", "--assume-fps", "30", code=0)
+    leconvert_here("check", "out", code=0)

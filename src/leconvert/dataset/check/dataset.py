@@ -25,7 +25,7 @@ from leconvert.dataset.check.meta import (
 )
 from leconvert.dataset.files import files_below, special_files
 from leconvert.dataset.findings import all_named, found, grouped
-from leconvert.dataset.formats import v3
+from leconvert.dataset.formats import frame_rate, v3
 from leconvert.dataset.formats.v2 import INFO_PATH, read_info, refuse_pointers
 from leconvert.dataset.scan import reads_as_v3, scan_source
 from leconvert.model.repairs import DEFAULT_COLUMNS
@@ -107,7 +107,16 @@ def check_dataset(root: Path, *, progress: Progress = NO_PROGRESS) -> DatasetRep
     refuse_pointers(root)
     version = V3_VERSION
     if not reads_as_v3(root):
-        scan = scan_source(root, progress=progress)
+        try:
+            scan = scan_source(root, progress=progress)
+        except SourceError as error:
+            if frame_rate(raw.get("fps")) is None:  # a check has no option for it
+                convert = shlex.join(["leconvert", "convert", str(root)])
+                error.next_step = (
+                    f"`{convert} --output DIR --assume-fps FPS` converts the dataset. FPS are the "
+                    "frames per second of the recording."
+                )
+            raise
         version = scan.only.codebase_version
         findings, episodes, frames = scan.findings, scan.num_episodes, scan.num_frames
         files = scan.num_episodes * len(scan.streams)

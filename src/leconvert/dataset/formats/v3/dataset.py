@@ -118,15 +118,13 @@ class Dataset(AnyDataset):
     @cached_property
     def declared(self) -> meta.Declared:
         """The content of ``info.json``. Every feature has a dtype, and every stream a path."""
-        declared, findings = meta.declaration(self.stored_info)
+        declared, findings = meta.declaration(self.stored_info, self.reading.assumed_fps)
         if declared is not None:
             features = declared.raw["features"]
             untyped = [key for key, ft in features.items() if not isinstance(_dtype(ft), str)]
             cameras = [key for key, ft in features.items() if _dtype(ft) == "video"]
             streams = {DATA_STREAM, *map(stream_of_camera, cameras)}
             if not untyped and streams <= declared.templates.keys():
-                if (fps := self.reading.assumed_fps) is not None:
-                    return replace(declared, fps=Fraction(fps))
                 return declared
         errors = [finding for finding in findings if finding.severity == "error"]
         what = f"does not describe a dataset: {errors[0].message.rstrip('.')}"

@@ -227,17 +227,19 @@ class Declared:
         )
 
 
-def declaration(raw: Mapping[str, Any]) -> tuple[Declared | None, list[Finding]]:
+def declaration(
+    raw: Mapping[str, Any], assumed_fps: str | None = None
+) -> tuple[Declared | None, list[Finding]]:
     """Return the declarations of a v3.0 info.json and the findings about them.
 
-    The declaration is None if nothing can be checked by it.
+    The declaration is None if nothing can be checked by it. ``assumed_fps`` replaces its rate.
     """
     findings: list[Finding] = []
 
     def wrong(code: str, message: str, **place: Any) -> None:
         findings.append(found(code, message, path=INFO_PATH, **place))
 
-    fps = frame_rate(raw.get("fps"))
+    fps = Fraction(assumed_fps) if assumed_fps else frame_rate(raw.get("fps"))
     if fps is None:
         wrong("info-value", f"fps is {_shown(raw.get('fps'))}, which is not a frame rate.")
         return None, findings
