@@ -204,7 +204,16 @@ class RowReader(_Reader[int, _DataFile]):
         return self._slices.paths[key]
 
     def _open(self, source: OpenFile, _: int) -> _DataFile:
-        return _DataFile(source)
+        file = _DataFile(source)
+        # LeRobot refuses such a file. Samples without the column would train something else.
+        if more := sorted({*file.reader.schema_arrow.names} - {*self._columns}):
+            raise SourceError(
+                f"{source.name} has the column {', '.join(map(repr, more))}, which {v3.INFO_PATH} "
+                "does not declare.",
+                path=source.name,
+                next_step=self._what_helps(),
+            )
+        return file
 
     def read(self, place: int) -> EpisodeRows:
         """Return the rows of an episode.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 from tests.unit.loading.conftest import CAMERAS, LENGTHS, global_batches, uploaded
@@ -59,11 +60,13 @@ def mixed(*places: Path | str, rank: int = 0, ranks: int = 1, **options: Any) ->
 
 
 def change_features(root: Path, **changes: Any) -> None:
-    """Change what a dataset says of features, or have it say nothing of one."""
+    """Change what a dataset says of features, or take one out."""
     info = json.loads((root / "meta/info.json").read_bytes())
     for key, change in changes.items():
         if change is None:
-            del info["features"][key]
+            if info["features"].pop(key)["dtype"] != "video":
+                for path in (root / "data").glob("*/*.parquet"):
+                    pq.write_table(pq.read_table(path).drop_columns(key), path)
         else:
             info["features"][key].update(change)
     (root / "meta/info.json").write_text(json.dumps(info))

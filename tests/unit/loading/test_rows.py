@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from leconvert.dataset.check import check_dataset
+from leconvert.loading import EpisodeStream
 from leconvert.loading.episodes import RowReader
 from leconvert.loading.metadata import load_meta
-from leconvert.support.errors import UnreadableSourceError
+from leconvert.support.errors import SourceError, UnreadableSourceError
+from leconvert.testing.defects import edit_info
 from leconvert.transfer.files import OpenFile, SparseFile, files_at
 
 
@@ -73,3 +79,20 @@ def test_a_file_that_cannot_be_opened_leaves_nothing_open(
     assert reader.read(0).arrays["frame_index"].tolist() == list(range(9))
     reader.release(0)
     assert not reader._opened
+
+
+@pytest.mark.parametrize("name", ["action", "observation.state", "grip"])
+def test_a_column_that_is_not_declared_is_refused_as_lerobot_does(
+    v30_copy: Path, name: str
+) -> None:
+    """Samples without it would train a policy without these values, and nobody would notice."""
+    if name == "grip":
+        (path, *_) = sorted((v30_copy / "data").rglob("*.parquet"))
+        table = pq.read_table(path)
+        pq.write_table(table.append_column(name, pa.array(range(table.num_rows))), path)
+    else:
+        edit_info(v30_copy, lambda info: info["features"].pop(name))
+    found = {(each.code, each.severity) for each in check_dataset(v30_copy).findings}
+    assert ("undeclared-column", "error") in found
+    with pytest.raises(SourceError, match=f"column '{name}', which meta/info.json does not"):
+        next(iter(EpisodeStream(v30_copy, shuffle=False)))
