@@ -509,10 +509,15 @@ class EpisodeScanner(Scanner):
                 continue  # nobody expects statistics of an episode without frames
             what = "no statistics" if line is None else "a line without statistics"
             said = f"{v2.STATS_PATH} has {what} of episode {indices[place]}."
+            stats = None
             try:
-                stats = None if line is None else v2.parse_line(path, line).get("stats")
+                record = {} if line is None else v2.parse_line(path, line)
+                if line is None or record.get("episode_index") == indices[place]:
+                    stats = record.get("stats")
+                else:
+                    said = f"{v2.STATS_PATH} gives episode {indices[place]} a second episode_index."
             except UnreadableSourceError as error:
-                stats, said = None, shown(error.message)
+                said = shown(error.message)
             if isinstance(stats, dict):
                 rows.append(stats)
                 among.append(place)

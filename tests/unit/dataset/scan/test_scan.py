@@ -170,6 +170,10 @@ def test_a_malformed_table_of_statistics_is_not_needed_where_they_are_computed(
         ('\n{"episode_index": 0, "stats": [}\n', "is not JSON"),
         ('{"stats": {}}\n', "line 1 needs an integer episode_index"),
         ('{"episode_index": 0, "stats": {}}\n' * 2, "lists episode 0 twice"),
+        (
+            '{"episode_index": 0, "stats": {}, "episode_index": 1}\n',
+            "gives episode 0 a second episode_index",
+        ),
     ):
         (source_copy / "meta/episodes_stats.jsonl").write_text(content)
         findings = scan_source(source_copy).findings
