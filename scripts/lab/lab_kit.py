@@ -29,8 +29,8 @@ __all__ = [
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
-type Rows = Iterator[tuple[str, str]]
-"""The rows of a scenario: the disturbance of the hosts, and what held, with figures."""
+type Rows = Iterator[str]
+"""What held in each case of a scenario, with figures; its docstring says what happens."""
 
 _EPISODES = 24
 _KILL_SECONDS = 10.0

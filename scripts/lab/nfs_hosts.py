@@ -32,7 +32,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -72,13 +71,8 @@ _PACKAGES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """A command that ended in a guest: its exit code, negative for a signal, and its output."""
-
-    code: int
-    out: str
-    err: str
+type Finished = subprocess.CompletedProcess[str]
+"""A command that ended in a guest."""
 
 
 class Command:
@@ -104,7 +98,7 @@ class Command:
             self._files.with_suffix(end).read_text(errors="replace")
             for end in (".code", ".out", ".err")
         )
-        return Finished(int(code), out, err)
+        return subprocess.CompletedProcess(self._files.name, int(code), out, err)
 
 
 class Guest:
@@ -267,9 +261,9 @@ class Guest:
             LabError: It fails.
         """
         done = self.run("bash", "-c", script)
-        said = (done.err or done.out).strip()
-        demand(done.code == 0, f"`{script}` failed on {self.name}: {said}")
-        return done.out
+        said = (done.stderr or done.stdout).strip()
+        demand(done.returncode == 0, f"`{script}` failed on {self.name}: {said}")
+        return done.stdout
 
 
 class NfsLab:

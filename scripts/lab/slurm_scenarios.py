@@ -105,7 +105,7 @@ def build(options: Namespace) -> Iterator[tuple[str, Ground]]:
 
 
 def chain(ground: Ground) -> Rows:
-    """Three scenarios and the summary, one after the other; one fails, one has two nodes."""
+    """Three scenarios and the summary as a chain of `afterany`; one fails, one has two nodes."""
     ends = ground.submitted(
         "--scenarios", "mmap_local,stream_hub,stream_bucket_2node", "--root", str(ground.dataset),
         "--root-of", f"hub=file://{ground.folder}/nothing", "--root-of", f"bucket={ground.dataset}",
@@ -128,15 +128,13 @@ def chain(ground: Ground) -> Rows:
     demand((ground.folder / "chain/summary.csv").exists(), "there is no summary.csv")
     names = [f"{end.name.removeprefix('probe-')} on {end.nodes}" for end in ends]
     yield (
-        "mmap_local, stream_hub, stream_bucket_2node, summary as a chain of `afterany`; the files "
-        "of stream_hub are missing",
         f"{', '.join(names)}; each began after the one before had ended, also after the one that "
-        f"failed; one result a rank, {loaded[0]} + {loaded[1]} episodes on {ends[2].nodes}",
+        f"failed; one result a rank, {loaded[0]} + {loaded[1]} episodes on {ends[2].nodes}"
     )
 
 
 def two_ranks(ground: Ground) -> Rows:
-    """Two nodes stream one epoch; their frames are disjoint and together complete."""
+    """`srun` starts a rank on each of two nodes; together they stream one epoch."""
     out_dir = ground.folder / "ranks"
     out_dir.mkdir()
     resources = Resources(nodes=2, cpus=2, mem="4G", time="00:10:00")
@@ -151,14 +149,13 @@ def two_ranks(ground: Ground) -> Rows:
     demand(together == list(range(sum(_LENGTHS))), "frames are missing or came twice")
     demand(said[0]["node"] != said[1]["node"], f"both ranks ran on {said[0]['node']}")
     yield (
-        "`srun` starts a rank on each of two nodes; its variables say which",
         f"{frames[0]} frames on {said[0]['node']}, {frames[1]} on {said[1]['node']}: disjoint and "
-        f"together all {sum(_LENGTHS)}",
+        f"together all {sum(_LENGTHS)}"
     )
 
 
 def requeue(ground: Ground) -> Rows:
-    """A training on two nodes is requeued in its middle and ends as if it never had been."""
+    """A training on two nodes is requeued after step 40 of 150."""
     arguments = (
         "probe", "train", "--submit", "--json", "--program", _PROGRAM, *_SMALL, "--nodes", "2",
         "--root", str(ground.dataset), "--batch-size", "4", "--steps", "150", "--save-every", "10",
@@ -186,14 +183,13 @@ def requeue(ground: Ground) -> Rows:
     demand(len(losses("whole")) == 150, "the log of the whole run has gaps")
     demand(losses("requeued") == losses("whole"), "losses differ after the requeue")
     yield (
-        "a training on two nodes is requeued after step 40 of 150",
         f"SLURM starts it again, it says `{' '.join(begun[0].split())}`; its 150 losses are, to "
-        "the last bit, those of a run that never stopped",
+        "the last bit, those of a run that never stopped"
     )
 
 
 def engine(ground: Ground) -> Rows:
-    """One command each: to v3.0, back to v2.1, and a merge."""
+    """`--engine slurm` converts to v3.0 and back to v2.1, and merges."""
     source, _ = short_episodes(ground.folder)
     shutil.copytree(ground.dataset, ground.folder / "again", dirs_exist_ok=True)
     commands = {
@@ -211,10 +207,7 @@ def engine(ground: Ground) -> Rows:
         same = digest_of(result) == digest_of(alone)
         demand(same, f"{name}: the result differs from that without SLURM")
         jobs, workers = (len(list(work.glob(f"runs/*/{of}/*.json"))) for of in ("jobs", "workers"))
-        yield (
-            f"`leconvert {name} --engine slurm`",
-            f"byte-identical to the result without it; {jobs} job array, {workers} workers came",
-        )
+        yield f"{name}: byte-identical without it; {jobs} job array, {workers} workers came"
 
 
 def _engine_options(program: str, *, nodes: int) -> list[str]:
@@ -226,9 +219,9 @@ def _engine_options(program: str, *, nodes: int) -> list[str]:
 
 
 def fleet(ground: Ground) -> Rows:
-    """Workers are preempted, a node loses its power; the controller and the command are killed.
+    """Workers are preempted, a node loses power, controller and command are killed; then `submit`.
 
-    The rest is then submitted, with nobody who watches.
+    The datasets that are left are submitted, with nobody who watches.
     """
     cluster = ground.cluster
     expected = _make_datasets(ground.folder)
@@ -290,13 +283,9 @@ def fleet(ground: Ground) -> Rows:
     writers = {json.loads(path.read_bytes())["token"] for path in batches}
     demand(len(writers) > 1, f"{_LARGE} was not shared: {writers}")
     yield (
-        f"{_DATASETS} datasets, {_WORKERS} workers on 3 nodes; an urgent job preempts those of n2, "
-        "n1 loses its power, the controller is killed and restarted, then `leconvert fleet` itself "
-        f"is killed with {left} datasets done, and `leconvert submit` submits workers for the "
-        "others",
-        f"all {_DATASETS} results byte-identical to single conversions; {workers()} workers came "
-        f"in all, and wrote the {len(batches)} batches of the largest dataset in {len(writers)} "
-        "turns",
+        f"the command killed with {left} of {_DATASETS} datasets done, all results byte-identical "
+        f"to single conversions; {workers()} workers came in all, and wrote the {len(batches)} "
+        f"batches of the largest dataset in {len(writers)} turns"
     )
 
 
