@@ -42,6 +42,7 @@ def main(arguments: Sequence[str]) -> int:
         print("\n".join(f"  {name:15} {about}" for name, (_, about) in CASES.items()))
         return 0 if arguments and arguments[0] in {"-h", "--help"} else 2
     name, *others = arguments
+    sys.path.insert(0, str(kit.REPOSITORY))  # cases use parts of the tests
     run = getattr(import_module(f"benches.{CASES[name][0]}"), name)
     run(kit.Case(f"bench.py {name}", run.__doc__, others))
     return 0

@@ -6,10 +6,11 @@ import json
 import os
 import random
 import shutil
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from tests.unit.fleet.test_makespan import Cost, lower_bound, makespan
 
 from benches import kit
 from benches.scale import RUN_ID, simulated_manifest, simulated_scan
@@ -20,10 +21,6 @@ from leconvert.run.layout import cut_batches, layout_streams
 from leconvert.run.leasing import list_batches
 from leconvert.workdir.records import WorkDir
 from leconvert.workdir.run import write_plan
-
-sys.path.insert(0, str(kit.REPOSITORY))
-
-from tests.unit.fleet.test_makespan import Cost, lower_bound, makespan
 
 LAYOUT = LayoutOptions(video_file_size_in_mb=4000, data_file_size_in_mb=4000)
 MEAN_BYTES = 100e12 / 5000  # of a dataset

@@ -10,14 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tests.hub import WRITE_TOKEN, StandIn
+from tests.hub.store import Repo
+
 from benches import kit
 from leconvert.api import convert
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
-
-sys.path.insert(0, str(kit.REPOSITORY))
-
-from tests.hub import WRITE_TOKEN, StandIn
-from tests.hub.store import Repo
 
 REPO = "tester/arm"
 TOP, WRIST = "observation.images.top", "observation.images.wrist"

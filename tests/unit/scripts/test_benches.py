@@ -118,6 +118,12 @@ def test_every_file_is_hashed(tmp_path: Path) -> None:
     assert "sub/lost" in lost.stderr
 
 
+def test_a_case_finds_the_parts_of_the_tests_that_it_uses(tmp_path: Path) -> None:
+    command = [sys.executable, str(SCRIPTS / "bench.py"), "scale", "--help"]
+    done = subprocess.run(command, cwd=tmp_path, check=False, capture_output=True, text=True)
+    assert "bench.py scale lease" in done.stdout, done.stderr
+
+
 def test_efficiency_is_of_medians_against_one_worker(
     case: Callable[[str], ModuleType], tmp_path: Path
 ) -> None:
