@@ -69,11 +69,7 @@ class Declared:
 
 
 def declared_by(name: str) -> Declared:
-    """Return what an installed package says.
-
-    Raises:
-        PackageNotFoundError: It is not installed.
-    """
+    """Return what an installed package says."""
     about = metadata.metadata(name)
     classifiers = tuple(
         line.rpartition(" :: ")[2]
@@ -86,12 +82,7 @@ def declared_by(name: str) -> Declared:
 
 
 def is_allowed(declared: Declared, *, is_needed: bool = True) -> bool:
-    """Tell whether a package may be depended on.
-
-    Args:
-        declared: The licence that the package declares.
-        is_needed: Whether every installation has it, not only one with an extra.
-    """
+    """Tell whether a package may be depended on, which each installation needs or an extra."""
     if not is_needed and declared.name.startswith(_OF_NVIDIA):
         return True
     if declared.expression:

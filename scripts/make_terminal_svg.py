@@ -34,11 +34,7 @@ _FONTS = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
 
 
 def recorded(command: str) -> str:
-    """Run a command in a pseudo-terminal and return all that it wrote there.
-
-    Raises:
-        SystemExit: It failed.
-    """
+    """Run a command in a pseudo-terminal and return all that it wrote there."""
     written = bytearray()
 
     def read(terminal: int) -> bytes:

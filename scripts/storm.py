@@ -398,11 +398,8 @@ def rounds_until(
 ) -> bool:
     """Let rounds follow each other until enough were killed; tell each, and return if one was bad.
 
-    Args:
-        options: The options.
-        one_round: Takes its chance, its number from 1, and the kills that are left. Returns a row
-            with its ``kills`` and ``troubles``, whose numbers are added up; None if nothing was to
-            do.
+    A round takes its chance, its number from 1, and the kills that are left. It returns a row with
+    its ``kills`` and ``troubles``, whose numbers are added up; None if nothing was to do.
     """
     totals: Counter[str] = Counter()
     while totals["kills"] < options.kills:
@@ -425,8 +422,7 @@ def rounds_until(
 class FleetStorm(Storm):
     """A fleet whose workers are killed and replaced until one finds that nothing is left.
 
-    Args:
-        words: The command line of the fleet, which is the first worker.
+    The command line of the fleet is the first worker.
     """
 
     seconds, ending = 1800.0, signal.SIGTERM

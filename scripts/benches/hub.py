@@ -201,14 +201,7 @@ def moved(hub: StandIn, repo: Repo, folder: Path, commands: Sequence[Sequence[ob
 
 
 def run(command: Sequence[object], endpoint: str, folder: Path, **more: str) -> str:
-    """Run a process as a user who is logged in at the stand-in; return what it printed.
-
-    Args:
-        command: The command to run.
-        endpoint: The stand-in's address.
-        folder: Holds the client's home.
-        more: Further environment variables.
-    """
+    """Run a process as a user who is logged in at the stand-in; return what it printed."""
     user = {
         "HF_ENDPOINT": endpoint,
         "HF_TOKEN": WRITE_TOKEN,

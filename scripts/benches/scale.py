@@ -314,12 +314,7 @@ def work(work_dir: Path) -> tuple[float, int, int, float, float]:
 def lease_run(work_dir: Path, batches: int, workers: int) -> kit.Row:
     """Let so many processes lease and publish all batches of a planned run.
 
-    Returns:
-        Wall clock until the last batch was written, and until every worker noticed that; CPU, a
-        batch unless the name says otherwise.
-
-    Raises:
-        SystemExit: A batch was done twice, lost or failed.
+    Wall clock is until the last batch was written, and from then until every worker noticed.
     """
     context = multiprocessing.get_context("forkserver")
     # Imported once, however many workers there are.

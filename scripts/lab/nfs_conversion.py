@@ -118,11 +118,7 @@ class Observed:
         return [entry for entry in entries if wanted.items() <= entry.items()]
 
     def wait_for(self, event: str, count: int = 1, **fields: object) -> None:
-        """Wait until it told so ``count`` times.
-
-        Raises:
-            LabError: It does not in time.
-        """
+        """Wait until it told so ``count`` times."""
 
         def is_told() -> bool:
             has_ended = self._command.ended
@@ -141,12 +137,7 @@ class Observed:
         self._events.with_suffix(".go").touch()
 
     def finish(self, *codes: int) -> Finished:
-        """Wait for its end.
-
-        Raises:
-            LabError: Its exit code is none of ``codes`` (0 if none are given), or it left a
-                traceback.
-        """
+        """Wait for its end with one of these exit codes, 0 if none are given, and no traceback."""
         return _checked(self._command, *codes)
 
 
@@ -213,11 +204,7 @@ class Conversion:
         self.batches = json.loads(done.stdout)["batches"]
 
     def leconvert(self, guest: Guest, *arguments: str, codes: Sequence[int] = (0,)) -> Finished:
-        """Run leconvert to its end on a host.
-
-        Raises:
-            LabError: Its exit code is none of ``codes``, or it left a traceback.
-        """
+        """Run leconvert to its end on a host; it must end with one of these exit codes."""
         return _checked(guest.start(sys.executable, "-m", "leconvert", *arguments), *codes)
 
     def work(self, guest: Guest, *, halt: str | None = None) -> Observed:
@@ -243,14 +230,7 @@ class Conversion:
         return self._start(guest, halt, "pack", self.work_dir, "--json", *options)
 
     def pack_after_silence(self, guest: Guest) -> str:
-        """Pack on a host while a silent one holds the packer's lock: one command, which waits.
-
-        Returns:
-            How long it took, and whether the user was told.
-
-        Raises:
-            LabError: It fails.
-        """
+        """Pack on a host while a silent one holds the packer's lock: one command, which waits."""
         began = time.monotonic()
         done = self.leconvert(guest, "pack", self.work_dir)
         seconds = time.monotonic() - began

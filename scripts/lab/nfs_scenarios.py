@@ -152,15 +152,9 @@ def clock_skew(ground: Ground) -> Rows:
 def _lose_a_worker(
     ground: Ground, lease_seconds: float, clocks: tuple[int, int, int] | None = None
 ) -> str:
-    """Lose a worker's host in mid-batch; the other one finishes and packs.
+    """Lose a worker's host in mid-batch; the other one takes over within two leases, and packs.
 
-    Args:
-        ground: The lab and its datasets.
-        lease_seconds: The lease time of both.
-        clocks: The hours of the two hosts' clocks, and those to which the second one's jumps.
-
-    Raises:
-        LabError: Nobody takes over within two leases, or somebody too early.
+    ``clocks`` are the hours of the two hosts' clocks, and those to which the second one's jumps.
     """
     first, second, *_ = ground.all_on()
     name = f"worker-{lease_seconds:.0f}{'-clocks' if clocks else ''}"

@@ -87,11 +87,7 @@ class Cluster:
 
     @contextmanager
     def running(self) -> Iterator[Cluster]:
-        """Have the cluster for the length of a ``with`` block; everything on it ends with it.
-
-        Raises:
-            LabError: It cannot be built.
-        """
+        """Have the cluster for the length of a ``with`` block; everything on it ends with it."""
         require("Network namespaces take root", _PACKAGES)
         self.source, self.expected = short_episodes(self.folder)
         (self.folder / "site").mkdir()
@@ -114,11 +110,7 @@ class Cluster:
         return [pid for host in self._hosts.values() for pid in host.processes()]
 
     def boot(self, host: str) -> None:
-        """Start a node on a host, which is made if it is missing, until the cluster has it.
-
-        Raises:
-            LabError: It does not start.
-        """
+        """Start a node on a host, which is made if it is missing, until the cluster has it."""
         number = int(host.removeprefix("h"))
         role = [f"--address={self.address}"]
         if host == _HEAD:

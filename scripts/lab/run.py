@@ -53,10 +53,8 @@ def main(arguments: Sequence[str]) -> int:
 def run(lab: ModuleType, options: argparse.Namespace) -> int:
     """Build a lab and run scenarios, the others even if one fails; return an exit code.
 
-    Args:
-        lab: A module with ``SCENARIOS`` by name, and ``build``, which provides what the lab is and
-            what each scenario is called with.
-        options: The names, and the lab's folder.
+    The module has ``SCENARIOS`` by name, and ``build``, which provides what the lab is and what
+    each scenario is called with.
     """
     rows = [("scenario", "what happens", "what came of it"), ("---", "---", "---")]
     failed = len(options.names)

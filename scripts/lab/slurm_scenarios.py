@@ -66,11 +66,7 @@ class Ground:
     dataset: Path
 
     def leconvert(self, *arguments: str) -> str:
-        """Run a command as a user on the login node would; returns what it said.
-
-        Raises:
-            LabError: It failed.
-        """
+        """Run a command as a user on the login node would; returns what it said."""
         command = [sys.executable, "-m", "leconvert", *arguments]
         return run_tool(command, environment=self.cluster.environment, folder=self.folder)
 
