@@ -281,7 +281,7 @@ _TRIES = {
     "ray": "leconvert convert --root demo/demo_v21 --output by_ray --engine ray --ray-address local"
     " --num-workers 1; leconvert verify by_ray --source demo/demo_v21 --bytes",
 }
-"""What each extra is for, in commands beside the demo's datasets."""
+"""Commands that need each extra, beside the demo's datasets."""
 
 
 def _tries_extra(extra: str, here: _Installation) -> list[str]:

@@ -30,7 +30,7 @@ __all__ = [
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 type Rows = Iterator[str]
-"""What held in each case of a scenario, with figures; its docstring says what happens."""
+"""The outcome of each case of a scenario, with figures; its docstring says what happens."""
 
 _EPISODES = 24
 _KILL_SECONDS = 10.0
