@@ -18,7 +18,7 @@ from benches import kit
 
 # The module and the subject of each case; its function has the case's name.
 CASES = {
-    "convert": ("conversions", "LeRobot's converter, ours in several ways, and a plain copy"),
+    "convert": ("conversions", "LeRobot's converter, ours, and a plain copy"),
     "verify": ("conversions", "verification, against hashing both sides"),
     "edit": ("conversions", "deleting, splitting, merging, and back to v2.1, beside other tools"),
     "append": ("conversions", "appending episodes, against converting the grown source"),
