@@ -117,15 +117,14 @@ def processes_that(are: Callable[[psutil.Process], bool]) -> list[psutil.Process
     return found
 
 
-def short_episodes(folder: Path) -> tuple[Path, str]:
-    """Return a v2.1 dataset, and the digest of its conversion by one process, made in a folder."""
+def short_episodes(folder: Path) -> tuple[Path, Path, str]:
+    """Make a v2.1 dataset in a folder; return it, its conversion by one process, and the digest."""
     source, inline = folder / "many", folder / "inline"
-    if not source.exists():
-        camera = CameraSpec(key="observation.images.top", width=64, height=48)
-        lengths = [5 + number % 7 for number in range(_EPISODES)]
-        make_dataset(source, DatasetSpec(episodes=_EPISODES, frames=lengths, cameras=(camera,)))
-        convert(source, output=inline)
-    return source, digest_of(inline)
+    camera = CameraSpec(key="observation.images.top", width=64, height=48)
+    lengths = [5 + number % 7 for number in range(_EPISODES)]
+    make_dataset(source, DatasetSpec(episodes=_EPISODES, frames=lengths, cameras=(camera,)))
+    convert(source, output=inline)
+    return source, inline, digest_of(inline)
 
 
 class Network:

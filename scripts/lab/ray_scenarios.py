@@ -89,7 +89,7 @@ class Cluster:
     def running(self) -> Iterator[Cluster]:
         """Have the cluster for the length of a ``with`` block; everything on it ends with it."""
         require("Network namespaces take root", _PACKAGES)
-        self.source, self.expected = short_episodes(self.folder)
+        self.source, _, self.expected = short_episodes(self.folder)
         (self.folder / "site").mkdir()
         (self.folder / "site/sitecustomize.py").write_text(_SLOWER)
         try:

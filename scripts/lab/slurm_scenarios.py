@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -24,10 +25,8 @@ from leconvert.bench import Job, Resources, submit_chain
 from leconvert.fleet import DatasetState, FleetStatus
 from leconvert.fleet import status as fleet_status
 from leconvert.run.engines.options import Site
-from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 _SECONDS = 300.0
-_LENGTHS = (25, 17, 31, 9, 22, 13)
 _PROGRAM = f"{sys.executable} -m leconvert"
 # Workers take their time over a shard: the datasets are small, and there must be a middle in which
 # a node crashes, which takes SLURM many seconds.
@@ -58,12 +57,18 @@ class Ground:
     Attributes:
         cluster: It runs.
         folder: For results; every node sees it.
-        dataset: A v3.0 dataset with two cameras.
+        source: A v2.1 dataset.
+        dataset: Its conversion.
     """
 
     cluster: SlurmCluster
     folder: Path
+    source: Path
     dataset: Path
+
+    def total(self, of: str) -> int:
+        """Return how many episodes or frames the dataset has."""
+        return int(json.loads((self.dataset / "meta/info.json").read_bytes())[f"total_{of}"])
 
     def leconvert(self, *arguments: str) -> str:
         """Run a command as a user on the login node would; returns what it said."""
@@ -88,15 +93,9 @@ def build(options: Namespace) -> Iterator[tuple[str, Ground]]:
     """Have a cluster of three logical nodes and a dataset for the length of a ``with`` block."""
     folder = options.folder
     with SlurmCluster(folder / "cluster").running() as cluster:
-        cameras = (
-            CameraSpec(key="observation.images.top", width=64, height=48),
-            CameraSpec(key="observation.images.wrist", width=32, height=32),
-        )
-        spec = DatasetSpec(episodes=len(_LENGTHS), frames=list(_LENGTHS), cameras=cameras)
-        make_dataset(folder / "v21", spec)
-        convert(folder / "v21", output=folder / "set")
+        source, dataset, _ = short_episodes(folder)
         version = cluster.run("sinfo", "--version").strip()
-        ground = Ground(cluster, folder, folder / "set")
+        ground = Ground(cluster, folder, source, dataset)
         yield f"{version}, {len(cluster.nodes)} logical nodes", ground
 
 
@@ -116,7 +115,7 @@ def chain(ground: Ground) -> Rows:
     demand(ranks == expected, f"results are {ranks}")
     loaded = [r["loaded_episodes"] for r in results if r["options"]["world_size"] == 2]
     # Ranks get as many frames each, so the episode at the border is loaded in parts by both.
-    all_of_them = len(_LENGTHS)
+    all_of_them = ground.total("episodes")
     demand(
         all_of_them <= sum(loaded) <= all_of_them + 1 and max(loaded) < all_of_them,
         f"the two nodes loaded {loaded} episodes",
@@ -142,11 +141,12 @@ def two_ranks(ground: Ground) -> Rows:
     said = [json.loads((out_dir / f"rank{rank}.json").read_bytes()) for rank in range(2)]
     frames = [len(rank["frames"]) for rank in said]
     together = sorted(said[0]["frames"] + said[1]["frames"])
-    demand(together == list(range(sum(_LENGTHS))), "frames are missing or came twice")
+    total = ground.total("frames")
+    demand(together == list(range(total)), "frames are missing or came twice")
     demand(said[0]["node"] != said[1]["node"], f"both ranks ran on {said[0]['node']}")
     yield (
         f"{frames[0]} frames on {said[0]['node']}, {frames[1]} on {said[1]['node']}: disjoint and "
-        f"together all {sum(_LENGTHS)}"
+        f"together all {total}"
     )
 
 
@@ -186,11 +186,10 @@ def requeue(ground: Ground) -> Rows:
 
 def engine(ground: Ground) -> Rows:
     """`--engine slurm` converts to v3.0 and back to v2.1, and merges."""
-    source, _ = short_episodes(ground.folder)
     shutil.copytree(ground.dataset, ground.folder / "again", dirs_exist_ok=True)
     commands = {
-        "convert": ("convert", str(source)),
-        "convert --to v2.1": ("convert", "inline", "--to", "v2.1"),
+        "convert": ("convert", str(ground.source)),
+        "convert --to v2.1": ("convert", str(ground.dataset), "--to", "v2.1"),
         "merge": ("merge", str(ground.dataset), "again"),
     }
     for number, (name, words) in enumerate(commands.items()):
@@ -220,9 +219,10 @@ def fleet(ground: Ground) -> Rows:
     The datasets that are left are submitted, with nobody who watches.
     """
     cluster = ground.cluster
-    expected = _make_datasets(ground.folder)
+    expected = _make_datasets(ground)
     listed = ground.folder / "fleet.txt"
-    listed.write_text("".join(f"fleet-in/{name}{_options(name)}\n" for name in expected))
+    options = {_LARGE: " --episodes-per-batch 1"}
+    listed.write_text("".join(f"fleet-in/{name}{options.get(name, '')}\n" for name in expected))
     by_slurm = ["--lease-seconds", "4", *_engine_options(_SLOWLY, nodes=3)]
     words = ["fleet", str(listed), "-o", "fleet-out", "--work-dir", "fleet-work", "-q", *by_slurm]
 
@@ -285,30 +285,22 @@ def fleet(ground: Ground) -> Rows:
     )
 
 
-def _make_datasets(folder: Path) -> dict[str, str]:
+def _make_datasets(ground: Ground) -> dict[str, str]:
     """Make the datasets; return the digest of each one's conversion alone, by its name."""
+    from tests.collection import KINDS
+
+    sound = [make for kind, make in KINDS.items() if kind.startswith("sound")]
     digests = {}
-    (folder / "fleet-alone").mkdir()
     for number in range(_DATASETS):
         name = f"set-{number:02d}"
-        cameras = [CameraSpec(key="observation.images.top", width=64, height=48)][: number % 3]
-        episodes = 30 if name == _LARGE else 2 + number % 5
-        spec = DatasetSpec(
-            episodes=episodes,
-            frames=[5 + episode % 7 for episode in range(episodes)],
-            cameras=cameras,
-            quantiles=number % 4 == 0,
-            codebase_version="v2.0" if number % 5 == 0 else "v2.1",
-            seed=number,
-        )
-        make_dataset(folder / "fleet-in" / name, spec)
-        convert(folder / "fleet-in" / name, output=folder / "fleet-alone" / name)
-        digests[name] = digest_of(folder / "fleet-alone" / name)
+        source, alone = (ground.folder / f"fleet-{of}" / name for of in ("in", "alone"))
+        if name == _LARGE:
+            shutil.copytree(ground.source, source)
+        else:
+            sound[number % len(sound)](source, random.Random(number))
+        convert(source, output=alone)
+        digests[name] = digest_of(alone)
     return digests
-
-
-def _options(name: str) -> str:
-    return " --episodes-per-batch 1" if name == _LARGE else ""
 
 
 SCENARIOS: Mapping[str, Callable[[Ground], Rows]] = {
