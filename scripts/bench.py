@@ -18,7 +18,7 @@ from benches import kit
 
 # The module and the subject of each case; its function has the case's name.
 CASES = {
-    "convert": ("conversions", "LeRobot's converter, ours in several ways, and a plain copy"),
+    "convert": ("conversions", "LeRobot's converter, ours, and a plain copy"),
     "verify": ("conversions", "verification, against hashing both sides"),
     "edit": ("conversions", "deleting, splitting, merging, and back to v2.1, beside other tools"),
     "append": ("conversions", "appending episodes, against converting the grown source"),
@@ -42,6 +42,7 @@ def main(arguments: Sequence[str]) -> int:
         print("\n".join(f"  {name:15} {about}" for name, (_, about) in CASES.items()))
         return 0 if arguments and arguments[0] in {"-h", "--help"} else 2
     name, *others = arguments
+    sys.path.insert(0, str(kit.REPOSITORY))  # cases use parts of the tests
     run = getattr(import_module(f"benches.{CASES[name][0]}"), name)
     run(kit.Case(f"bench.py {name}", run.__doc__, others))
     return 0

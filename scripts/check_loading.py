@@ -16,44 +16,37 @@ import argparse
 import json
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from concurrent.futures import ProcessPoolExecutor
-from itertools import pairwise
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
+import torch
+from lerobot.datasets.dataset_metadata import LeRobotDatasetMetadata
+from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
 from leconvert.media.pyav import packet_times
+from leconvert.testing import read_label
 
+NAME = "check/loading"
 TOLERANCE_SECONDS = 1e-4
 
 
-def episodes_of(root: Path) -> list[dict[str, Any]]:
-    """Return the rows of ``meta/episodes`` without statistics."""
-    rows: list[dict[str, Any]] = []
-    for path in sorted(root.glob("meta/episodes/*/*.parquet")):
-        names = [n for n in pq.read_schema(path).names if not n.startswith("stats/")]
-        rows += pq.read_table(path, columns=names).to_pylist()
-    return rows
-
-
-def frames_off_their_time(root: Path, camera: str, fps: float) -> int:
+def frames_off_their_time(meta: LeRobotDatasetMetadata, camera: str) -> int:
     """Count frames without a coded frame within LeRobot's tolerance, reckoned in float32."""
-    files: dict[tuple[int, int], list[dict[str, Any]]] = {}
-    for row in episodes_of(root):
-        place = row[f"videos/{camera}/chunk_index"], row[f"videos/{camera}/file_index"]
-        files.setdefault(place, []).append(row)
+    files: dict[Path, list[dict[str, Any]]] = defaultdict(list)
+    for row in meta.episodes:
+        files[meta.get_video_file_path(row["episode_index"], camera)].append(row)
     off = 0
-    for (chunk, file), rows in files.items():
-        path = root / f"videos/{camera}/chunk-{chunk:03d}/file-{file:03d}.mp4"
-        shown = [seconds for seconds, _ in packet_times(path) if seconds is not None]
+    for path, rows in files.items():
+        packets = packet_times(meta.root / path)
+        shown = [seconds for seconds, _ in packets if seconds is not None]
         times = np.sort(np.array(shown)).astype(np.float32)
         for row in rows:
             wanted = row[f"videos/{camera}/from_timestamp"] + (
-                np.arange(row["length"], dtype=np.float64) / fps
+                np.arange(row["length"], dtype=np.float64) / meta.fps
             ).astype(np.float32).astype(np.float64)
             wanted32 = wanted.astype(np.float32)
             after = np.searchsorted(times, wanted32).clip(1, len(times) - 1)
@@ -66,35 +59,27 @@ def frames_off_their_time(root: Path, camera: str, fps: float) -> int:
 
 def load_episodes(root: Path, episodes: range) -> dict[str, int]:
     """Load episodes whole through `LeRobotDataset` and read the frames' numbers."""
-    import torch
-    from lerobot.datasets.lerobot_dataset import LeRobotDataset
-
-    from leconvert.testing import read_label
-
     torch.set_num_threads(1)
-    rows = episodes_of(root)
-    info = json.loads((root / "meta/info.json").read_text())
-    cameras = [key for key, feature in info["features"].items() if feature["dtype"] == "video"]
-    longest = max(row["length"] for row in rows)
-    deltas = [frame / info["fps"] for frame in range(longest)]
+    meta = LeRobotDatasetMetadata(NAME, root=root)
+    deltas = [frame / meta.fps for frame in range(max(meta.episodes["length"]))]
     dataset = LeRobotDataset(
-        "check/loading",
+        NAME,
         root=root,
         video_backend="torchcodec",
         return_uint8=True,
-        delta_timestamps=dict.fromkeys(cameras, deltas),
+        delta_timestamps=dict.fromkeys(meta.video_keys, deltas),
     )
     counts: Counter[str] = Counter()
     for number in episodes:
-        row = rows[number]
+        row = meta.episodes[number]
         length = row["length"]
         try:
             item = dataset[row["dataset_from_index"]]
         except Exception as error:  # noqa: BLE001 - whatever LeRobot raises, the frames did not load
-            counts["wrong"] += length * len(cameras)
+            counts["wrong"] += length * len(meta.video_keys)
             counts[f"episodes with {type(error).__name__}"] += 1
             continue
-        for camera in cameras:
+        for camera in meta.video_keys:
             frames = item[camera][:length].permute(0, 2, 3, 1).numpy()
             right = sum(read_label(frame).frame == index for index, frame in enumerate(frames))
             counts["right"] += right
@@ -107,30 +92,24 @@ def main() -> int:
     parser.add_argument("dataset", type=Path)
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
-    root: Path = options.dataset
-    info = json.loads((root / "meta/info.json").read_text())
-    cameras = [key for key, feature in info["features"].items() if feature["dtype"] == "video"]
+    meta = LeRobotDatasetMetadata(NAME, root=options.dataset)
     started = time.monotonic()
-    result: dict[str, Any] = {
-        "frames": info["total_frames"] * len(cameras),
-        "off_their_time": {
-            camera: frames_off_their_time(root, camera, info["fps"]) for camera in cameras
-        },
-    }
-    total = info["total_episodes"]
-    edges = [total * part // options.processes for part in range(options.processes + 1)]
+    off = {camera: frames_off_their_time(meta, camera) for camera in meta.video_keys}
+    parts = [
+        range(part, meta.total_episodes, options.processes) for part in range(options.processes)
+    ]
     counts: Counter[str] = Counter({"right": 0, "wrong": 0})
     with ProcessPoolExecutor(options.processes, mp_context=get_context("spawn")) as pool:
-        parts = [
-            pool.submit(load_episodes, root, range(first, stop)) for first, stop in pairwise(edges)
-        ]
-        for part in parts:
-            counts.update(part.result())
-    result["loaded"] = dict(counts)
-    result["seconds"] = round(time.monotonic() - started, 1)
+        for found in pool.map(load_episodes, [options.dataset] * len(parts), parts):
+            counts.update(found)
+    result = {
+        "frames": meta.total_frames * len(meta.video_keys),
+        "off_their_time": off,
+        "loaded": dict(counts),
+        "seconds": round(time.monotonic() - started, 1),
+    }
     print(json.dumps(result))
-    failed = sum(result["off_their_time"].values()) + counts["wrong"]
-    return 1 if failed else 0
+    return 1 if sum(off.values()) + counts["wrong"] else 0
 
 
 if __name__ == "__main__":

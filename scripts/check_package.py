@@ -23,6 +23,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tarfile
@@ -30,7 +31,6 @@ import time
 import zipfile
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from email.parser import HeaderParser
 from functools import partial
 from importlib import metadata as installed
@@ -42,6 +42,8 @@ _ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(_ROOT))
 
 from tests.hub import WRITE_TOKEN, StandIn  # noqa: E402
+
+from leconvert._version import __version__  # noqa: E402
 
 _SECONDS = 600.0
 _UV = os.environ.get("UV", "uv")  # `uv run` says which one it is
@@ -75,8 +77,37 @@ content = Path("fragments.mp4").read_bytes()
 assert content.count(b"Muell") == 1
 clip.write_bytes(content.replace(b"Muell", b"M\\xfcll\\xff"))
 """
-_SHORT_PROBE = ("--warmup-batches", "1", "--num-batches", "4", "--batch-size", "4",
-                "--num-workers", "1")  # fmt: skip
+# Convert and change datasets; whatever decodes a frame is among it.
+_EDIT = """
+leconvert convert v20 of_v20 --recompute-stats
+leconvert verify of_v20 --source v20 --bytes --decode 8
+leconvert convert v21 of_v21 --quantiles
+leconvert verify of_v21 --source v21 --bytes --decode 8
+leconvert report of_v21 --output report.html
+leconvert convert of_v21 back --to v2.1
+leconvert verify back --source of_v21 --bytes --decode 8
+leconvert trim of_v21 --episode 0 --frames 3:15 --output trimmed
+leconvert merge of_v21 trimmed --output merged
+leconvert split merged --output-dir parts --into a=0-5,b=6-7
+leconvert repair parts/a --reindex --recompute-stats --output repaired
+leconvert check parts/b
+leconvert check repaired
+"""
+# The Hub has the demo's v2.1 dataset. The tag v3.0 names what was pushed: it is fetched, and there
+# is nothing to convert.
+_FROM_HUB = """
+leconvert convert --repo-id tester/arm --output pushed --push-to-hub
+leconvert convert --repo-id tester/arm --root fetched
+leconvert verify fetched --source demo/demo_v21 --bytes
+leconvert convert --repo-id tester/arm --revision v2.1 --output streamed --orchestrate \\
+  --num-workers 1 --scratch-limit 1G
+leconvert verify streamed --source demo/demo_v21 --bytes
+"""
+_PROBE = "leconvert probe run --warmup-batches 1 --num-batches 4 --batch-size 4 --num-workers 1"
+_IN_WHEEL = ("leconvert/py.typed", "leconvert/_version.py", "leconvert/cli/main.py",
+             "leconvert/cli/commands.txt", "leconvert/report/templates/report.html")  # fmt: skip
+_IN_SDIST = ("src/leconvert/py.typed", "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE",
+             "docs/cli.md")  # fmt: skip
 # Every frame is the right one, in this process and then in workers that are forked from it.
 _LOAD = """
 from leconvert.loading import EpisodeStream, StreamLoader
@@ -99,17 +130,12 @@ for root, first in (("of_v20", 0), ("of_v21", 0), ("trimmed", 3)):
 
 def trouble_in_wheel(names: Iterable[str]) -> list[str]:
     """Return what is wrong with the names of a wheel's files."""
-    names = list(names)
-    tops = {name.partition("/")[0] for name in names}
-    trouble = [f"the wheel lacks {name}" for name in _missing(
-        ("leconvert/py.typed", "leconvert/_version.py", "leconvert/cli/main.py",
-         "leconvert/cli/commands.txt", "leconvert/report/templates/report.html"),
-        names.__contains__,
-    )]  # fmt: skip
+    names = set(names)
+    trouble = [f"the wheel lacks {name}" for name in _IN_WHEEL if name not in names]
     if not any(name.endswith(".dist-info/licenses/LICENSE") for name in names):
         trouble.append("the wheel lacks the licence")
-    foreign = {top for top in tops if top != "leconvert" and not top.endswith(".dist-info")}
-    return trouble + [f"the wheel holds {top}" for top in sorted(foreign)]
+    tops = {name.partition("/")[0] for name in names} - {"leconvert"}
+    return trouble + [f"the wheel holds {top}" for top in tops if not top.endswith(".dist-info")]
 
 
 def trouble_in_sdist(names: Iterable[str]) -> list[str]:
@@ -118,17 +144,11 @@ def trouble_in_sdist(names: Iterable[str]) -> list[str]:
     It holds what is needed to build and to read. Tests stay in the repository.
     """
     inside = {name.partition("/")[2] for name in names}
-    wanted = ("src/leconvert/py.typed", "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE",
-              "docs/cli.md")  # fmt: skip
-    trouble = [f"the sdist lacks {name}" for name in _missing(wanted, inside.__contains__)]
-    tops = {name.partition("/")[0] for name in inside if name}
-    return trouble + [
-        f"the sdist holds {name}" for name in ("tests", "bench_logs", ".ci") if name in tops
+    tops = {name.partition("/")[0] for name in inside}
+    return [
+        *(f"the sdist lacks {name}" for name in _IN_SDIST if name not in inside),
+        *(f"the sdist holds {name}" for name in ("tests", "bench_logs", ".ci") if name in tops),
     ]
-
-
-def _missing(wanted: Iterable[str], has: Callable[[str], bool]) -> list[str]:
-    return [name for name in wanted if not has(name)]
 
 
 def requirements_of(metadata: str) -> list[str]:
@@ -138,12 +158,6 @@ def requirements_of(metadata: str) -> list[str]:
         for line in HeaderParser().parsestr(metadata).get_all("Requires-Dist") or []
         if "extra ==" not in line
     ]
-
-
-def _version() -> str:
-    namespace: dict[str, str] = {}
-    exec((_ROOT / "src" / "leconvert" / "_version.py").read_text("utf-8"), namespace)
-    return namespace["__version__"]
 
 
 class _FailedError(Exception):
@@ -168,134 +182,79 @@ def _run(*words: object, cwd: Path, env: dict[str, str] | None = None) -> str:
     return done.stdout
 
 
-def _plain_environment(folder: Path, python: str) -> dict[str, str]:
-    """Return this environment with uv, and without what concerns its Python or the Hub."""
-    kept = {
-        key: value
-        for key, value in os.environ.items()
-        if not key.startswith(("HF_", "PYTHON"))
-        and key not in ("LD_LIBRARY_PATH", "VIRTUAL_ENV", "UV")
-    }
-    return kept | {
-        "HF_HOME": str(folder / "hf_home"),
-        "HF_TOKEN": WRITE_TOKEN,
-        "PATH": f"{Path(_UV).parent}{os.pathsep}{os.environ['PATH']}",
-        "UV_PYTHON": python,
-    }
-
-
-@dataclass(frozen=True, slots=True)
 class _Installation:
-    """The wheel in an environment of its own, as a user has it.
+    """The wheel in an environment of its own, as a user has it, in a folder where all is made.
 
-    Attributes:
-        name: Its name in messages.
-        folder: Holds the environment and all that is made there.
-        environment: The variables of its programs, without the caller's for Python and the Hub.
+    Its programs do not see the caller's variables for Python and the Hub.
     """
 
-    name: str
-    folder: Path
-    environment: dict[str, str]
+    def __init__(self, folder: Path, python: str) -> None:
+        folder.mkdir()
+        self.folder = folder
+        kept = {
+            key: value
+            for key, value in os.environ.items()
+            if not key.startswith(("HF_", "PYTHON"))
+            and key not in ("LD_LIBRARY_PATH", "VIRTUAL_ENV", "UV")
+        }
+        places = (str(folder / "env/bin"), str(Path(_UV).parent), os.environ["PATH"])
+        self._environment = kept | {
+            "HF_HOME": str(folder / "hf_home"),
+            "HF_TOKEN": WRITE_TOKEN,
+            "PATH": os.pathsep.join(places),
+            "UV_PYTHON": python,
+        }
 
     @classmethod
-    def make(cls, name: str, folder: Path, python: str, *install: object) -> _Installation:
+    def make(cls, folder: Path, python: str, *install: object) -> _Installation:
         """Make the environment; ``install`` are words for ``uv pip install``.
 
         uv runs outside the repository: its pyproject.toml pins versions, which users do not see.
         """
-        folder.mkdir()
-        made = cls(name, folder, _plain_environment(folder, python))
+        made = cls(folder, python)
         _run(_UV, "venv", "--quiet", "--no-project", "--python", python, "env", cwd=folder)
         made.install(*install)
         return made
 
     def install(self, *words: object) -> None:
         """Install more."""
-        python = self._program("python")
+        python = self.folder / "env/bin/python"
         _run(_UV, "pip", "install", "--quiet", "--python", python, *words, cwd=self.folder)
 
-    def _program(self, name: str) -> Path:
-        return self.folder / "env" / "bin" / name
+    def run(self, commands: str, **environment: str) -> str:
+        """Run commands in a shell, until one fails, and return what they print."""
+        words = ("bash", "-ex", "-c", commands)  # the last one that it says is the one that failed
+        return _run(*words, cwd=self.folder, env=self._environment | environment)
 
-    def leconvert(self, *words: object, **environment: str) -> str:
-        """Run the installed program and return what it prints."""
-        return _run(
-            self._program("leconvert"), *words, cwd=self.folder, env=self.environment | environment
-        )
-
-    def python(self, code: str) -> str:
-        """Run a line of Python."""
-        return _run(self._program("python"), "-c", code, cwd=self.folder, env=self.environment)
-
-    def doctor(self) -> dict[str, Any]:
-        """Return what ``leconvert doctor`` finds."""
-        found: dict[str, Any] = json.loads(self.leconvert("doctor", ".", "--json"))
-        return found
-
-    def shell(self, command: str) -> str:
-        """Run a command that the program printed."""
-        return _run("bash", "-c", command, cwd=self.folder, env=self.environment)
+    def python(self, code: str) -> None:
+        """Run a program in Python."""
+        self.run(f"python -c {shlex.quote(code)}")
 
 
-def _edits(here: _Installation) -> None:
-    """Convert and change datasets; whatever decodes a frame is among it."""
-    run = here.leconvert
-    here.python(_MAKE)
-    run("convert", "v20", "of_v20", "--recompute-stats")
-    run("verify", "of_v20", "--source", "v20", "--bytes", "--decode", "8")
-    run("convert", "v21", "of_v21", "--quantiles")
-    run("verify", "of_v21", "--source", "v21", "--bytes", "--decode", "8")
-    run("report", "of_v21", "--output", "report.html")
-    run("convert", "of_v21", "back", "--to", "v2.1")
-    run("verify", "back", "--source", "of_v21", "--bytes", "--decode", "8")
-    run("trim", "of_v21", "--episode", "0", "--frames", "3:15", "--output", "trimmed")
-    run("merge", "of_v21", "trimmed", "--output", "merged")
-    run("split", "merged", "--output-dir", "parts", "--into", "a=0-5,b=6-7")
-    run("repair", "parts/a", "--reindex", "--recompute-stats", "--output", "repaired")
-    for dataset in ("parts/b", "repaired"):
-        run("check", dataset)
-
-
-def _loads(here: _Installation) -> None:
-    """Load what `_edits` made."""
-    here.install(f"torch=={installed.version('torch')}")
-    here.python(_LOAD)
-    here.leconvert("probe", "run", "--root", "repaired", *_SHORT_PROBE)
-
-
-def _uses(here: _Installation) -> list[str]:
+def _uses(here: _Installation, *, loads: bool) -> list[str]:
     """Return what is wrong with an installed program."""
     trouble = []
-    said = here.leconvert("--version").strip()
-    if said != f"leconvert {_version()}":
-        trouble.append(f"--version says {said!r}, _version.py {_version()!r}")
-    demo = json.loads(here.leconvert("demo", "demo", "--json"))
+    said = here.run("leconvert --version").strip()
+    if said != f"leconvert {__version__}":
+        trouble.append(f"--version says {said!r}, _version.py {__version__!r}")
+    demo = json.loads(here.run("leconvert demo demo --json"))
     if demo["verified"] != {**demo["verified"], "ok": True, "depth": "bytes"}:
         trouble.append(f"the demo is not proven: {demo['verified']}")
-    health = here.doctor()
+    health = json.loads(here.run("leconvert doctor . --json"))
     if not health["ok"] or not health["packages"]:
         trouble.append(f"doctor says: {health['lacks'] or 'no packages are known'}")
-    source = here.folder / "demo" / "demo_v21"
     with StandIn(here.folder / "hub") as hub:
-        hub.add_repo("tester/arm", source, tags=("v2.1",))
+        hub.add_repo("tester/arm", here.folder / "demo/demo_v21", tags=("v2.1",))
         # The stand-in hands out only what came as with Git LFS.
-        to_hub = {"HF_ENDPOINT": hub.endpoint, "HF_HUB_DISABLE_XET": "1"}
-        from_hub = ("convert", "--repo-id", "tester/arm")
-        here.leconvert(*from_hub, "--output", "pushed", "--push-to-hub", **to_hub)
-        # The tag v3.0 names what was pushed: it is fetched, and there is nothing to convert.
-        here.leconvert(*from_hub, "--root", "fetched", **to_hub)
-        here.leconvert("verify", "fetched", "--source", source, "--bytes")
-        streamed = ("--revision", "v2.1", "--output", "streamed", "--orchestrate")
-        here.leconvert(
-            *from_hub, *streamed, "--num-workers", "1", "--scratch-limit", "1G", **to_hub
-        )
-        here.leconvert("verify", "streamed", "--source", source, "--bytes")
-    _edits(here)
-    if here.name == "lowest":
-        _loads(here)
-    here.shell(_remedy(health, "shtab"))
-    here.leconvert("completion", "bash")
+        here.run(_FROM_HUB, HF_ENDPOINT=hub.endpoint, HF_HUB_DISABLE_XET="1")
+    here.python(_MAKE)
+    here.run(_EDIT)
+    if loads:
+        here.install(f"torch=={installed.version('torch')}")
+        here.python(_LOAD)
+        here.run(f"{_PROBE} --root repaired")
+    here.run(_remedy(health, "shtab"))
+    here.run("leconvert completion bash")
     return trouble
 
 
@@ -307,38 +266,33 @@ def _remedy(health: dict[str, Any], name: str) -> str:
 
 def _runs_by_uvx(wheel: Path, folder: Path, python: str) -> list[str]:
     """Return what is wrong where ``uvx`` runs the program, in an environment of uv's cache."""
-    folder.mkdir()
-    here = _Installation("uvx", folder, _plain_environment(folder, python))
+    here = _Installation(folder, python)
     uvx = f"uvx --quiet --from {wheel} leconvert"
-    here.shell(f"{uvx} demo demo")
-    remedy = _remedy(json.loads(here.shell(f"{uvx} doctor --json")), "shtab")
-    return [] if here.shell(f"{remedy} completion bash") else ["uvx completes nothing"]
+    here.run(f"{uvx} demo demo")
+    remedy = _remedy(json.loads(here.run(f"{uvx} doctor --json")), "shtab")
+    return [] if here.run(f"{remedy} completion bash") else ["uvx completes nothing"]
+
+
+_TRIES = {
+    "deep": "leconvert verify demo/demo_v30 --source demo/demo_v21 --deep 3",
+    "plots": "leconvert probe resample --help; python -c 'import matplotlib.figure'",
+    "resample": "leconvert probe resample --help; python -c 'import h5py, torch'",
+    "s3": """python -c 'import fsspec; fsspec.filesystem("s3", anon=True)'""",
+    "ray": "leconvert convert --root demo/demo_v21 --output by_ray --engine ray --ray-address local"
+    " --num-workers 1; leconvert verify by_ray --source demo/demo_v21 --bytes",
+}
+"""Commands that need each extra, beside the demo's datasets."""
 
 
 def _tries_extra(extra: str, here: _Installation) -> list[str]:
     """Return what is wrong with what an extra is for."""
+    here.run(f"leconvert demo demo; {_TRIES.get(extra, '')}")
     trouble = []
-    here.leconvert("demo", "demo")
-    source, result = here.folder / "demo" / "demo_v21", here.folder / "demo" / "demo_v30"
-    if extra == "deep":
-        here.leconvert("verify", result, "--source", source, "--deep", "3")
-    elif extra in ("plots", "resample"):
-        here.leconvert("probe", "resample", "--help")
-        module = {"plots": "matplotlib.figure", "resample": "h5py, torch"}[extra]
-        here.python(f"import {module}")
-    elif extra == "s3":
-        here.python("import fsspec; fsspec.filesystem('s3', anon=True)")
-    elif extra == "ray":
-        ray = ("--engine", "ray", "--ray-address", "local", "--num-workers", "1")
-        here.leconvert("convert", "--root", source, "--output", "by_ray", *ray)
-        here.leconvert("verify", "by_ray", "--source", source, "--bytes")
-    elif extra == "probe":
-        measured = json.loads(
-            here.leconvert("probe", "run", "--root", result, *_SHORT_PROBE, "--json")
-        )
+    if extra == "probe":
+        measured = json.loads(here.run(f"{_PROBE} --root demo/demo_v30 --json"))
         if measured["decoder"]["backend"] != "pyav" or not measured["samples_measured"]:
             trouble.append(f"the probe did not decode by PyAV: {measured}")
-        loading = here.doctor()["loading"]
+        loading = json.loads(here.run("leconvert doctor . --json"))["loading"]
         if "trouble" in loading or not (loading["ffmpeg"] or loading["missing"]):
             trouble.append(f"doctor does not say why torchcodec finds no FFmpeg: {loading}")
     return trouble
@@ -369,24 +323,24 @@ def main() -> int:
         archives = (options.keep or folder / "dist").resolve()
         # With this Python: the one of .python-version need not be on the machine as uv wants it.
         _run(_UV, "build", "--quiet", "--python", sys.executable, "--out-dir", archives, cwd=_ROOT)
-        (wheel,) = archives.glob(f"leconvert-{_version()}-*.whl")
+        (wheel,) = archives.glob(f"leconvert-{__version__}-*.whl")
         with zipfile.ZipFile(wheel) as opened:
             trouble = trouble_in_wheel(opened.namelist())
             name = next(name for name in opened.namelist() if name.endswith("/METADATA"))
             metadata = opened.read(name).decode()
-        sdist = archives / f"leconvert-{_version()}.tar.gz"
+        sdist = archives / f"leconvert-{__version__}.tar.gz"
         with tarfile.open(sdist) as packed:
             trouble += trouble_in_sdist(packed.getnames())
         _run(_UV, "tool", "run", "--quiet", "twine", "check", "--strict", wheel, sdist, cwd=folder)
 
         def install(name: str, *words: object) -> _Installation:
-            return _Installation.make(name, folder / name, python, *words)
+            return _Installation.make(folder / name, python, *words)
 
         # A newer Python has no wheels of the lowest versions, and their sources do not build there.
         lowest = ("--no-build", "--resolution", "lowest-direct", *requirements_of(metadata), wheel)
         checks: dict[str, Callable[[], list[str]]] = {
-            "newest": lambda: _uses(install("newest", wheel)),
-            "lowest": lambda: _uses(install("lowest", *lowest)),
+            "newest": lambda: _uses(install("newest", wheel), loads=False),
+            "lowest": lambda: _uses(install("lowest", *lowest), loads=True),
             "uvx": lambda: _runs_by_uvx(wheel, folder / "uvx", python),
         }
         extras = HeaderParser().parsestr(metadata).get_all("Provides-Extra") or []

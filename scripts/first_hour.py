@@ -1,6 +1,6 @@
 """Do what the README says in a fresh clone with an environment of its own, and keep a transcript.
 
-    python scripts/first_hour.py -o FILE
+    python scripts/first_hour.py > FILE
 
 Takes the blocks of the README's section "Try it" and then of the tutorial as they stand, those that
 the tests leave out included, and gives them to one shell, as a newcomer would. Ends with 1 where
@@ -9,7 +9,6 @@ one fails. Only pip and uv are told to be quiet. The tutorial installs torch: 3 
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 import shlex
@@ -49,9 +48,6 @@ def commands_below(text: str, heading: str | None = None) -> list[str]:
 
 def main() -> int:
     """Clone, run, and write down what happened."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write it too")
-    options = parser.parse_args()
     # Temporary folders of an environment in use would be named in the transcript.
     with tempfile.TemporaryDirectory(prefix="first-hour-", dir="/tmp") as folder:
         clone = Path(folder) / "leconvert"
@@ -76,8 +72,6 @@ def main() -> int:
     head = f"leconvert {__version__}, a fresh clone, Python {platform.python_version()}.\n"
     end = f"\nEnded with {done.returncode} after {seconds:.0f} s.\n"
     print(head + said + end)
-    if options.output is not None:
-        options.output.write_text(head + said + end, "utf-8")
     return 1 if done.returncode else 0
 
 

@@ -16,6 +16,7 @@ import argparse
 import importlib.util
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -35,101 +36,81 @@ DROPPED = frozenset({"raw", "host", "versions", "dataset", "options"})
 
 @dataclass(frozen=True)
 class Step:
-    """One command, and how many GPUs it needs."""
+    """One command of leconvert, and how many GPUs it needs."""
 
     name: str
-    words: tuple[str, ...]
+    command: str
     gpus: int = 1
 
 
-@dataclass(frozen=True)
-class Machine:
-    """The GPUs of this machine."""
-
-    gpus: tuple[str, ...]
-    missing: str | None  # why there are none
-
-
-def look() -> Machine:
-    """Ask torch, in this process: every step has one of its own."""
+def look() -> tuple[list[str], str]:
+    """Ask torch, in this process, for the GPUs, or why there are none."""
     if importlib.util.find_spec("torch") is None:
-        return Machine((), "torch is not installed: the extra train brings it")
+        return [], "torch is not installed: the extra train brings it"
     import torch
 
     if not torch.cuda.is_available():
         built = f"torch {torch.__version__} is built for CUDA {torch.version.cuda}"
-        return Machine((), f"torch finds no GPU ({built})")
-    count = torch.cuda.device_count()
-    return Machine(tuple(torch.cuda.get_device_name(one) for one in range(count)), None)
+        return [], f"torch finds no GPU ({built})"
+    return [torch.cuda.get_device_name(n) for n in range(torch.cuda.device_count())], ""
 
 
 def steps(root: Path, out_dir: Path, options: argparse.Namespace) -> Iterator[Step]:
     """Yield everything, in order."""
-    words: tuple[str, ...]
-    place = ("--root", str(root), "--json")
-    out = ("--out-dir", str(out_dir))
+    place = f"--root {shlex.quote(str(root))} --json"
+    out = f"--out-dir {shlex.quote(str(out_dir))}"
+    seconds = f"--duration-s {options.duration_s}"
     decoders = ("cpu", "cuda")
     for device in decoders:
-        gpus = int(device == "cuda")
-        decode = ("--decode-device", device)
-        yield Step(f"diagnose, {device}", ("probe", "diagnose", *place, *decode), gpus)
+        command = f"probe diagnose {place} --decode-device {device}"
+        yield Step(f"diagnose, {device}", command, int(device == "cuda"))
     for repeat in range(options.repeats):
         for device in decoders if repeat % 2 else reversed(decoders):
-            seconds = ("--duration-s", str(options.duration_s))
-            words = ("probe", "limit", *place, *out, *seconds, "--decode-device", device)
-            yield Step(f"limit, {device}, {repeat}", words, int(device == "cuda"))
+            command = f"probe limit {place} {out} {seconds} --decode-device {device}"
+            yield Step(f"limit, {device}, {repeat}", command, int(device == "cuda"))
+        run = f"probe run {place} {out} {seconds} --device cuda"
         for device in decoders:
             # With NVDEC each worker has a CUDA context of its own, of hundreds of megabytes.
             for workers in (0, options.num_workers):
-                words = (
-                    *("probe", "run", *place, *out, "--device", "cuda", "--decode-device", device),
-                    *("--num-workers", str(workers), "--duration-s", str(options.duration_s)),
+                yield Step(
+                    f"run, decoded on {device}, {workers} workers, {repeat}",
+                    f"{run} --decode-device {device} --num-workers {workers}",
                 )
-                yield Step(f"run, decoded on {device}, {workers} workers, {repeat}", words)
-    check = ("--check", "200", "--num-batches", "1", "--warmup-batches", "0")
-    words = ("probe", "run", *place, *out, "--decode-device", "cuda", "--num-workers", "0", *check)
-    yield Step("frames of NVDEC against LeRobot's", words)
-    words = ("probe", "resample", "--all", "--no-plots", "--json", *out)
-    yield Step("resample, everything", words)
-    for gpus in (1, 2):
-        words = (
-            *("probe", "train", *place, "--device", "cuda", "--gpus", str(gpus)),
-            *("--steps", str(options.steps), "--out-dir", str(out_dir / f"train-{gpus}")),
-        )
-        yield Step(f"train, {gpus} processes", words, gpus)
-    words = (
-        *("probe", "train", *place, "--device", "cuda", "--decode-device", "cuda"),
-        *("--steps", str(options.steps), "--out-dir", str(out_dir / "train-nvdec")),
+    yield Step(
+        "frames of NVDEC against LeRobot's",
+        f"probe run {place} {out} --decode-device cuda --num-workers 0 --check 200 "
+        "--num-batches 1 --warmup-batches 0",
     )
-    yield Step("train, decoded on cuda", words)
+    yield Step("resample, everything", f"probe resample --all --no-plots --json {out}")
+    train = f"probe train {place} --device cuda --steps {options.steps} {out}/train"
+    yield Step("train, 1 process", f"{train}-1 --gpus 1")
+    yield Step("train, 2 processes", f"{train}-2 --gpus 2", 2)
+    yield Step("train, decoded on cuda", f"{train}-nvdec --decode-device cuda")
 
 
-def try_step(step: Step, machine: Machine, scratch: Path) -> dict[str, Any]:
+def try_step(step: Step, gpus: Sequence[str], missing: str, scratch: Path) -> dict[str, Any]:
     """Run a step; return its row."""
-    row: dict[str, Any] = {
-        "step": step.name,
-        "command": kit.shown(["leconvert", *step.words], scratch),
-    }
-    if step.gpus > len(machine.gpus):
-        why = machine.missing or f"it needs {step.gpus} GPUs; here are {len(machine.gpus)}"
+    command = kit.shown(["leconvert", step.command], scratch)
+    row: dict[str, Any] = {"step": step.name, "command": command}
+    if step.gpus > len(gpus):
+        why = missing or f"it needs {step.gpus} GPUs; here are {len(gpus)}"
         return row | {"outcome": "could not run", "why": why}
     began = time.perf_counter()
     try:
         done = subprocess.run(
-            [sys.executable, "-m", "leconvert", *step.words], timeout=LIMIT_SECONDS,
+            [*kit.LECONVERT, *shlex.split(step.command)], timeout=LIMIT_SECONDS,
             capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return row | {"outcome": "failed", "why": f"it had not ended after {LIMIT_SECONDS:.0f} s"}
     row |= {"exit_code": done.returncode, "seconds": round(time.perf_counter() - began, 2)}
     try:
-        document = json.loads(done.stdout)
+        row["document"] = shortened(json.loads(done.stdout))
     except ValueError:
-        document = None
-    if done.returncode or document is None:
-        said = kit.shown([done.stderr[-2000:]], scratch)
-        return row | {"outcome": "failed", "why": said, "document": shortened(document)}
-    return row | {"outcome": "ran", "document": shortened(document)}
+        row["document"] = None
+    if done.returncode or row["document"] is None:
+        return row | {"outcome": "failed", "why": kit.shown([done.stderr[-2000:]], scratch)}
+    return row | {"outcome": "ran"}
 
 
 def shortened(value: Any) -> Any:
@@ -144,11 +125,10 @@ def make_dataset(folder: Path, options: argparse.Namespace) -> Path:
     from leconvert import convert
     from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
-    cameras = tuple(
-        CameraSpec(key=f"observation.images.{name}", width=640, height=480, codec="libx264",
-                   noise_amplitude=24)
+    cameras = [
+        CameraSpec(key=f"observation.images.{name}", width=640, height=480, noise_amplitude=24)
         for name in CAMERAS
-    )  # fmt: skip
+    ]
     spec = DatasetSpec(episodes=options.episodes, frames=options.frames, cameras=cameras)
     make_dataset(folder / "v21", spec)
     return convert(folder / "v21", output=folder / "v30").output
@@ -165,15 +145,15 @@ def main(arguments: Sequence[str]) -> int:
     add("--num-workers", type=int, default=min(4, os.cpu_count() or 1))
     add("--steps", type=int, default=200)
     options = case.parse(repeats=3)
-    machine = look()
+    gpus, missing = look()
     outcomes = []
     with case.scratch_folder() as scratch:
         root = options.root or make_dataset(scratch, options)
         shape = kit.dataset_shape(root, "given" if options.root else "generated")
-        facts = {"dataset": shape, "gpus": machine.gpus, "no_gpu": machine.missing}
+        facts = {"dataset": shape, "gpus": gpus, "no_gpu": missing or None}
         with case.log(scratch, "gpu", packages=PACKAGES, **facts) as keep:
             for step in steps(root, scratch / "out", options):
-                row = try_step(step, machine, scratch)
+                row = try_step(step, gpus, missing, scratch)
                 row["command"] = row["command"].replace(str(root), "ROOT")
                 outcomes.append(row["outcome"])
                 keep(row)

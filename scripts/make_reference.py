@@ -256,40 +256,29 @@ both. A wrong command line also ends with 2. With `--json` the error is a JSON d
 def errors_page() -> str:
     """Return the page."""
     named = [getattr(errors, name) for name in errors.__all__]
-    classes: list[type[LeconvertError]] = [
+    kinds: list[type[LeconvertError]] = [
         kind for kind in named if isinstance(kind, type) and issubclass(kind, LeconvertError)
     ]
-    top = [error for error in classes if error.__base__ is LeconvertError]
-    rows: list[str] = []
-    for error in sorted([*top, LeconvertError], key=_by_code):
-        rows.append(_error(error, 0))
-        if error is not LeconvertError:
-            rows += _below(error, classes, 1)
+    rows = [_error(error) for error in sorted(kinds, key=_lineage)]
     codes = [
         f"| {code} | {about.meaning} | {about.remedy} |\n" for code, about in EXIT_CODES.items()
     ]
     return _EXIT_CODES + "".join(codes) + _ERRORS_IN_PYTHON + "".join(rows) + _AFTER_ERRORS
 
 
-def _below(
-    parent: type[LeconvertError], classes: list[type[LeconvertError]], depth: int
-) -> list[str]:
-    rows = []
-    for error in classes:
-        if error.__base__ is parent:
-            rows += [_error(error, depth), *_below(error, classes, depth + 1)]
-    return rows
+def _lineage(error: type[LeconvertError]) -> list[tuple[int, str]]:
+    """Return code and name of each error above a special case, and its own."""
+    above = [kind for kind in error.__mro__ if issubclass(kind, LeconvertError)]
+    own = above[-2::-1] or above  # the error above all is no special case
+    return [(kind.exit_code, kind.__name__) for kind in own]
 
 
-def _error(error: type[LeconvertError], depth: int) -> str:
+def _error(error: type[LeconvertError]) -> str:
     first = (inspect.getdoc(error) or "").split("\n\n", 1)[0].replace("\n", " ").replace("``", "`")
     if error is LeconvertError:
         first = f"{EXIT_CODES[70].meaning} {EXIT_CODES[70].remedy}"
-    return f"| {error.exit_code} | {'&nbsp;&nbsp;' * depth}`{error.__name__}` | {first} |\n"
-
-
-def _by_code(error: type[LeconvertError]) -> tuple[int, str]:
-    return error.exit_code, error.__name__
+    depth = "&nbsp;&nbsp;" * (len(_lineage(error)) - 1)
+    return f"| {error.exit_code} | {depth}`{error.__name__}` | {first} |\n"
 
 
 _FINDINGS = """\

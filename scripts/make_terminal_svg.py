@@ -9,15 +9,12 @@ state. Nothing is edited: to renew the picture, run this again.
 
 from __future__ import annotations
 
-import fcntl
 import io
 import os
 import pty
 import shlex
 import shutil
-import struct
 import sys
-import termios
 from pathlib import Path
 
 from rich._export_format import CONSOLE_SVG_FORMAT
@@ -36,34 +33,23 @@ PICTURE = Path(__file__).resolve().parents[1] / "docs/images/terminal.svg"
 _FONTS = "ui-monospace, 'DejaVu Sans Mono', Menlo, Consolas, monospace"
 
 
-def recorded(command: str, folder: Path) -> str:
-    """Run a command in a pseudo-terminal and return all that it wrote there.
-
-    Raises:
-        SystemExit: It failed.
-    """
-    words = [sys.executable, "-m", *shlex.split(command)]
-    child, terminal = pty.fork()
-    if child == 0:
-        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-        os.chdir(folder)
-        os.environ.update(TERM="xterm-256color", COLUMNS=str(COLUMNS))
-        os.execv(sys.executable, words)
+def recorded(command: str) -> str:
+    """Run a command in a pseudo-terminal and return all that it wrote there."""
     written = bytearray()
-    while True:
-        try:
-            piece = os.read(terminal, 65536)
-        except OSError:  # Linux says EIO when the last process closed its side
-            break
-        if not piece:
-            break
-        written += piece
-    os.close(terminal)
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    text = written.decode("utf-8")
-    if code != 0:
-        raise SystemExit(f"{command} ended with {code}:\n{text}")
-    return text.replace("\r\n", "\n")
+
+    def read(terminal: int) -> bytes:
+        piece = os.read(terminal, 65536)
+        written.extend(piece)
+        return piece
+
+    environment = f"TERM=xterm-256color COLUMNS={COLUMNS}"
+    program = f"{environment} exec {shlex.quote(sys.executable)} -m {command}"
+    status = pty.spawn(
+        ["sh", "-c", f"stty rows {ROWS} cols {COLUMNS}; cd {FOLDER}; {program}"], read
+    )
+    if status != 0:
+        raise SystemExit(f"{command} ended with {os.waitstatus_to_exitcode(status)}")
+    return written.decode("utf-8").replace("\r\n", "\n")
 
 
 def drawn(parts: list[tuple[str, str]], title: str) -> str:
@@ -98,7 +84,7 @@ def main() -> int:
     """Record and draw."""
     FOLDER.mkdir(parents=True)
     try:
-        parts = [(command, recorded(command, FOLDER)) for command in COMMANDS]
+        parts = [(command, recorded(command)) for command in COMMANDS]
     finally:
         shutil.rmtree(FOLDER)
     PICTURE.write_text(drawn(parts, "leconvert"), "utf-8")

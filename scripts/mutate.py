@@ -180,9 +180,7 @@ def _parts(node: ast.AST) -> list[ast.AST]:
 def mutants_of(source: Path, only: str = "") -> list[Mutant]:
     """Return every mutant of the Python files below a folder, in order of path and place.
 
-    Args:
-        source: The folder that holds the package's folder.
-        only: Files whose path does not begin with it are left out.
+    Files whose path does not begin with ``only`` are left out.
     """
     found = []
     for path in sorted(source.rglob("*.py")):
@@ -325,9 +323,6 @@ def make_map(source: Path, suite: Path, out: Path, arguments: Sequence[str]) -> 
     """Run a suite once and keep which of its tests reach which line.
 
     Tests that fail or are skipped are left out: they say nothing about a mutant.
-
-    Raises:
-        SystemExit: No test passed.
     """
     packages = sorted(path.parent.name for path in source.glob("*/__init__.py"))
     with tempfile.TemporaryDirectory(prefix="leconvert-mutate-") as name:
@@ -389,11 +384,7 @@ class TestMap:
     """
 
     def __init__(self, folder: Path, source: Path) -> None:
-        """Read a map.
-
-        Raises:
-            SystemExit: It was made of other sources, or of equal ones in another folder.
-        """
+        """Read a map, which must be of these sources in this folder."""
         from coverage import CoverageData
 
         facts = json.loads((folder / TESTS).read_bytes())
@@ -516,17 +507,7 @@ def _run_tests(tests: Tests, suite: Path, tree: Tree) -> tuple[str, int, str | N
 def try_all(
     mutants: Sequence[Mutant], map_: TestMap, source: Path, suite: Path
 ) -> Iterator[dict[str, Any]]:
-    """Try mutants one after another, and yield their rows.
-
-    Args:
-        mutants: The mutants.
-        map_: The map of the suite.
-        source: The sources, which stay as they are.
-        suite: The folder of the tests.
-
-    Raises:
-        SystemExit: The cheapest test fails without a mutant.
-    """
+    """Try mutants one after another, and yield their rows; the sources stay as they are."""
     with tempfile.TemporaryDirectory(prefix="leconvert-mutate-") as name:
         tree = Tree(source, Path(name))
         if _run_tests(map_.tests[:1], suite, tree)[0] != "survived":

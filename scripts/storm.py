@@ -189,10 +189,9 @@ class ConversionStorm(Storm):
         kills_at_work: Killed processes that held a lease or the packer's lock at some time before.
         kills_of_packers: Killed processes that were packers.
         stops: Processes stopped and continued.
-        refused: Packers that were refused, since another one packed.
     """
 
-    kills_at_work = kills_of_packers = stops = refused = 0
+    kills_at_work = kills_of_packers = stops = 0
     _is_packed = _is_settled = False
 
     def is_over(self) -> bool:
@@ -210,8 +209,7 @@ class ConversionStorm(Storm):
     def ended(self, member: Member, code: int) -> bool:
         """Learn that a worker found nothing left, or that a packer packed or was refused."""
         if member.role == "pack" and code == BusyError.exit_code:
-            self.refused += 1
-            return True
+            return True  # another one packs
         if code == 0 and member.role == "pack":
             self._is_packed = True
             for other in self.members.values():
@@ -320,16 +318,12 @@ def conversions(options: argparse.Namespace, folder: Path) -> bool:
         claims = [path.name for path in run.leases_dir.glob("*/[0-9]*") if not path.suffix]
         row = {
             "mode": "in-place" if in_place else "output",
-            "batches": len(list(run.leases_dir.iterdir())),
             "kills": storm.kills,
             "kills_at_work": storm.kills_at_work,
             "kills_of_packers": storm.kills_of_packers,
             "stops": storm.stops,
-            "refused": storm.refused,
             "troubles": [*storm.troubles, *(said for said, is_so in problems.items() if is_so)],
-            "claims": len(claims),
             "take_overs": sum(int(name) > 1 for name in claims),
-            "journals": len(list(run.journal.glob("[0-9]*.json"))),
         }
         shutil.rmtree(place)
         return row
@@ -398,11 +392,8 @@ def rounds_until(
 ) -> bool:
     """Let rounds follow each other until enough were killed; tell each, and return if one was bad.
 
-    Args:
-        options: The options.
-        one_round: Takes its chance, its number from 1, and the kills that are left. Returns a row
-            with its ``kills`` and ``troubles``, whose numbers are added up; None if nothing was to
-            do.
+    A round takes its chance, its number from 1, and the kills that are left. It returns a row with
+    its ``kills`` and ``troubles``, whose numbers are added up; None if nothing was to do.
     """
     totals: Counter[str] = Counter()
     while totals["kills"] < options.kills:
@@ -425,8 +416,7 @@ def rounds_until(
 class FleetStorm(Storm):
     """A fleet whose workers are killed and replaced until one finds that nothing is left.
 
-    Args:
-        words: The command line of the fleet, which is the first worker.
+    The command line of the fleet is the first worker.
     """
 
     seconds, ending = 1800.0, signal.SIGTERM
@@ -593,10 +583,7 @@ class Fleet:
             elif not is_aside and digest_of(Path(one.target)) != digest:
                 found.append(f"{one.name} differs from a single conversion")
         found += [f"left over: {path}" for path in (self.folder / f"out-{name}").rglob(".*")]
-        why: Counter[str] = Counter()
-        for code, number, _ in status.why_set_aside():
-            why[code] += number
-        return {"set_aside": len(list(status.set_aside)), "why": dict(why)}, found
+        return {"set_aside": len(list(status.set_aside))}, found
 
     def trees(self) -> dict[Path, str]:
         """Return the digest of every dataset below the results' folder, whatever its name."""
@@ -615,7 +602,6 @@ class Fleet:
             self._change_results(chance, whole, few, hands)
             for name in chance.sample(whole, min(2 * few, len(whole))):
                 self._replace_source(chance, name)
-                totals["sources"] += 1
             names = chance.sample(sorted(self.wanted), max(1, len(self.wanted) * 4 // 5))
             self.write_list(names)
             policy = self.folder / "policy.toml"
@@ -635,13 +621,12 @@ class Fleet:
             ]
             said = [*lost, *_changed(hands, after), *wrong, *storm.troubles]
             found += [f"round {number}: {each}" for each in said]
-        removed = clean_fleet(self.folder / "work-storm").removed
+        clean_fleet(self.folder / "work-storm")
         found += [f"clean: {each}" for each in _changed(hands, self.trees())]
         return {
             **totals,
             "hands": len(hands),
             "former_states": sum(".former-2" in path.name for path in after),
-            "cleaned": len(removed),
             "problems": found,
         }
 

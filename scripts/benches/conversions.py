@@ -26,14 +26,7 @@ from leconvert.support.machine import allowed_cores
 
 REFERENCE, COPY, OVERLAY = "reference", "cp -r", "overlay"
 # Flags of ``leconvert convert`` by the name of each way to convert.
-WAYS: Mapping[str, Sequence[str]] = {
-    "default": (),
-    "inline": ("--max-workers", "1"),
-    "threads-2": ("--max-workers", "2"),
-    "workers-1": ("--orchestrate", "--num-workers", "1"),
-    "workers-2": ("--orchestrate", "--num-workers", "2"),
-    "workers-4": ("--orchestrate", "--num-workers", "4"),
-}
+WAYS: Mapping[str, Sequence[str]] = {"default": ()}
 LAYOUTS: Mapping[str, Sequence[str]] = {
     "joined": (),
     "episode-files": ("--layout", "episode-files"),
@@ -50,7 +43,7 @@ GRID: Mapping[str, Sequence[str]] = {
 
 
 def convert(case: kit.Case) -> None:
-    """Time conversions: LeRobot's converter, ours in several ways, and a plain copy, in turns.
+    """Time conversions: LeRobot's converter, ours, and a plain copy, in turns.
 
         python scripts/bench.py convert small mid --repeats 5
         python scripts/bench.py convert big --grid --scratch /mnt/disk
@@ -285,13 +278,11 @@ def append(case: kit.Case) -> None:
     Both sides work on the same grown source; an append is undone by `leconvert undo` before the
     next. *long* has 400 episodes of 3 cameras with clips of 1.5 MB; *many* 4,000 short ones.
     """
-    add = case.parser.add_argument
-    add("datasets", nargs="*", choices=[*APPENDED_TO], metavar="DATASET")
-    add("--episodes", type=int, help="other than the dataset's")
+    case.parser.add_argument("--episodes", type=int, help="other than the dataset's")
     options = case.parse(repeats=3)
-    for name in options.datasets or APPENDED_TO:
+    for name, usual in APPENDED_TO.items():
         with case.scratch_folder() as folder:
-            episodes = options.episodes or APPENDED_TO[name]
+            episodes = options.episodes or usual
             kit.in_own_process(_make_grown, folder, name, episodes)
             source, result, anew = folder / "source", folder / "result", folder / "anew"
             words = (*LECONVERT, "convert", source)

@@ -10,14 +10,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from tests.hub import WRITE_TOKEN, StandIn
+from tests.hub.store import Repo
+
 from benches import kit
 from leconvert.api import convert
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
-
-sys.path.insert(0, str(kit.REPOSITORY))
-
-from tests.hub import WRITE_TOKEN, StandIn
-from tests.hub.store import Repo
 
 REPO = "tester/arm"
 TOP, WRIST = "observation.images.top", "observation.images.wrist"
@@ -203,14 +201,7 @@ def moved(hub: StandIn, repo: Repo, folder: Path, commands: Sequence[Sequence[ob
 
 
 def run(command: Sequence[object], endpoint: str, folder: Path, **more: str) -> str:
-    """Run a process as a user who is logged in at the stand-in; return what it printed.
-
-    Args:
-        command: The command to run.
-        endpoint: The stand-in's address.
-        folder: Holds the client's home.
-        more: Further environment variables.
-    """
+    """Run a process as a user who is logged in at the stand-in; return what it printed."""
     user = {
         "HF_ENDPOINT": endpoint,
         "HF_TOKEN": WRITE_TOKEN,

@@ -83,11 +83,7 @@ class Case:
     ) -> Iterator[Keep]:
         """Open a log, and provide what appends a row; each is on disk before the next.
 
-        Args:
-            scratch: The folder that the case works in.
-            name: Parts of the log's name, which follow the date.
-            packages: Whose versions are noted.
-            facts: Further facts of the first line.
+        The first line has the machine, the packages' versions and these facts.
         """
         head = {
             "format": "leconvert-bench",
@@ -139,12 +135,7 @@ class Case:
     ) -> None:
         """Let runners take turns, keep every row in a log, and print the medians.
 
-        Args:
-            name: Parts of the log's name.
-            runners: The programs; those of leconvert once for each of the ``--trees``.
-            scratch: The folder that they work in.
-            dataset: The answer of `dataset_shape`.
-            against: As for `conversions_table`.
+        Runners of leconvert have a turn for each of the ``--trees``.
         """
         sync, trees = getattr(self.options, "sync", False), getattr(self.options, "trees", [])
         named = dict(zip(names_of(trees), trees, strict=True))
@@ -289,17 +280,8 @@ def measured(
 ) -> Row:
     """Run a command and return what it took; its output is in ``last-run.out``.
 
-    CPU time is that of the whole process tree, and memory that of its largest process.
-
-    Args:
-        command: The command line.
-        scratch: Where its output goes.
-        environment: What is changed in its environment.
-        sync: Add a ``sync -f`` of that place to its time, and tell the new space that the file
-            system counts.
-
-    Raises:
-        SystemExit: The command failed; its output is shown.
+    CPU time is that of the whole process tree, and memory that of its largest process. With
+    ``sync`` its time has a ``sync -f``, and the row the new space that the file system counts.
     """
     log, said = scratch / "last-run.log", scratch / "last-run.out"
     used = used_bytes(scratch) if sync else 0
@@ -332,9 +314,6 @@ def used_bytes(folder: Path) -> int:
 
     Neither XFS nor btrfs frees the blocks of a removed file at once, and nothing tells when they
     have; so it is asked until it answers the same a few times.
-
-    Raises:
-        SystemExit: It does not settle.
     """
     deadline = time.monotonic() + LONGEST_SETTLE_SECONDS
     seen: list[int] = []
@@ -356,11 +335,7 @@ def shown(command: Sequence[str], scratch: Path) -> str:
 
 
 def run_quietly(command: Sequence[object], **variables: str) -> str:
-    """Run a command that is not measured, and return its output; what it says shows if it fails.
-
-    Raises:
-        SystemExit: It is missing or fails.
-    """
+    """Run a command that is not measured, and return its output; what it says shows if it fails."""
     words = [str(word) for word in command]
     try:
         done = subprocess.run(
@@ -418,11 +393,7 @@ def file_system_of(folder: Path) -> str:
 
 
 def commit(tree: Path | None = None) -> str:
-    """Return the commit of a tree, with ``-dirty`` if it was changed since.
-
-    Args:
-        tree: The tree; None for the one that this process imports leconvert from.
-    """
+    """Return the commit of a tree, of the imported one by default; ``-dirty`` if it was changed."""
     import leconvert
 
     folder = tree or Path(leconvert.__file__).parent
@@ -440,12 +411,7 @@ def version_of(package: str) -> str | None:
 
 
 def conversions_table(rows: Iterable[Mapping[str, Any]], against: Sequence[str] = ()) -> str:
-    """Return medians of measured commands as a Markdown table, a row a runner.
-
-    Args:
-        rows: The rows of a log.
-        against: The runners by whose time each runner's is divided.
-    """
+    """Return medians of measured commands as a Markdown table, a row a runner."""
     found = []
     for row in rows:
         one = {"runner": row["runner"], "s": row["wall_seconds"]}

@@ -19,8 +19,6 @@ from typing import Any
 
 from benches import kit
 
-sys.path.insert(0, str(kit.REPOSITORY))
-
 CAMERAS = ("observation.images.top", "observation.images.wrist")
 CHECKED_BATCHES = 5
 # Every loader with the form of the dataset that it reads; LeRobot's classes read no bucket.

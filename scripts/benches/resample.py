@@ -24,24 +24,20 @@ SETUPS: Mapping[str, Mapping[str, Any]] = {
 def resample(case: kit.Case) -> None:
     """Measure resampling in several set-ups and keep the raw repeats.
 
-        python scripts/bench.py resample                    # all set-ups
-        python scripts/bench.py resample even training --repeats 3
+        python scripts/bench.py resample --repeats 15
 
     Each set-up is one run of ``leconvert probe resample`` in this process. The log has a line for
     each row of each document, with the seconds of every repeat, and the ratios. Set
     ``OMP_WAIT_POLICY=passive`` where other work shares the cores: threads of OpenMP otherwise spin
     through their share of time while they wait.
     """
-    case.parser.add_argument("setups", nargs="*", metavar="SETUP", help=f"of {', '.join(SETUPS)}")
     options = case.parse(repeats=7)
-    if set(options.setups) - set(SETUPS):
-        case.parser.error(f"set-ups are {', '.join(SETUPS)}")
     with case.log(
         options.scratch, "resample", packages=("torch", "numpy", "h5py"),
         environment={"OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY")},
     ) as keep:  # fmt: skip
-        for name in options.setups or SETUPS:
-            wanted = ResampleOptions(**{"repeats": options.repeats, **SETUPS[name]})
+        for name, changes in SETUPS.items():
+            wanted = ResampleOptions(**{"repeats": options.repeats, **changes})
             document = run_resample(wanted, progress=ShownProgress(sys.stderr))
             about = {"setup": name, "torch_threads": document["torch_threads"]}
             kept = {key: document[key] for key in ("options", "baseline", "set")}

@@ -12,11 +12,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
-from queue import Empty
 from typing import Any
 
 import numpy as np
@@ -281,7 +281,17 @@ class ShardlessWorker(Worker):
         return written
 
 
-def work(work_dir: Path, ready: Any, go: Any, reports: Any) -> None:
+_all_workers: threading.Barrier
+"""All workers begin at this; a process of a pool can be given it only when it starts."""
+
+
+def know_all_workers(barrier: threading.Barrier) -> None:
+    """Begin a process of the pool."""
+    global _all_workers  # noqa: PLW0603
+    _all_workers = barrier
+
+
+def work(work_dir: Path) -> tuple[float, int, int, float, float]:
     """Be one worker from the common start to the end of the run, and report."""
     run = open_run(work_dir)
     identity = WorkerIdentity.of_this_process()
@@ -293,56 +303,32 @@ def work(work_dir: Path, ready: Any, go: Any, reports: Any) -> None:
         stop=threading.Event(),
         reporter=WorkerReporter(run.paths, identity),
     )
-    ready.release()
-    go.wait()
-    cpu = time.process_time()
+    _all_workers.wait()
+    began, cpu = time.monotonic(), time.process_time()
     summary = worker.run()
     cpu = time.process_time() - cpu
     not_done = summary.batches_lost + summary.batches_failed
-    reports.put((summary.batches_done, not_done, worker.last_wrote, cpu))
+    return began, summary.batches_done, not_done, worker.last_wrote, cpu
 
 
 def lease_run(work_dir: Path, batches: int, workers: int) -> kit.Row:
     """Let so many processes lease and publish all batches of a planned run.
 
-    Returns:
-        Wall clock until the last batch was written, and until every worker noticed that; CPU, a
-        batch unless the name says otherwise.
-
-    Raises:
-        SystemExit: A worker died, or a batch was done twice, lost or failed.
+    Wall clock is until the last batch was written, and from then until every worker noticed.
     """
     context = multiprocessing.get_context("forkserver")
     # Imported once, however many workers there are.
     context.set_forkserver_preload(["leconvert.run.worker", "leconvert.report.status"])
-    ready, go, queue = context.Semaphore(0), context.Event(), context.Queue()
-    processes = [
-        context.Process(target=work, args=(work_dir, ready, go, queue)) for _ in range(workers)
-    ]
-    reports: list[tuple[int, int, float, float]] = []
-    try:
-        for process in processes:
-            process.start()
-        for _ in processes:
-            ready.acquire()
-        began = time.monotonic()
-        go.set()
-        while len(reports) < workers:
-            try:
-                reports.append(queue.get(timeout=1.0))
-            except Empty:
-                if any(process.exitcode for process in processes):
-                    raise SystemExit("a worker died; its error is above") from None
+    with ProcessPoolExecutor(
+        workers, context, initializer=know_all_workers, initargs=(context.Barrier(workers),)
+    ) as pool:
+        reports = [*pool.map(work, [work_dir] * workers)]
         ended = time.monotonic()
-    finally:
-        for process in processes:
-            if len(reports) < workers and process.is_alive():
-                process.terminate()
-            process.join()
-    done, not_done, last_wrote, cpu_s = zip(*reports, strict=True)
+    starts, done, not_done, last_wrote, cpu_s = zip(*reports, strict=True)
     if sum(done) != batches or sum(not_done):
         raise SystemExit(f"not every one of {batches} batches was done exactly once")
     # One machine has one monotonic clock, so times of different processes compare.
+    began = min(starts)
     wall_s = max(last_wrote) - began
     return {
         "wall_s": wall_s,

@@ -33,14 +33,7 @@ def make_source(root: Path, episodes: int) -> None:
 
 
 def run_once(source: Path, folder: Path, workers: int, seconds_a_byte: float) -> dict[str, Any]:
-    """Convert once and return the measured row.
-
-    Args:
-        source: The dataset.
-        folder: An empty folder for the run and its result.
-        workers: Worker processes.
-        seconds_a_byte: How slow the disk is.
-    """
+    """Convert once and return the measured row."""
     slow = (sys.executable, SLOW_WORKER, "0", str(seconds_a_byte), "work")
     before = os.times()
     started = time.perf_counter()

@@ -29,8 +29,8 @@ __all__ = [
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
-type Rows = Iterator[tuple[str, str]]
-"""The rows of a scenario: the disturbance of the hosts, and what held, with figures."""
+type Rows = Iterator[str]
+"""The outcome of each case of a scenario, with figures; its docstring says what happens."""
 
 _EPISODES = 24
 _KILL_SECONDS = 10.0
@@ -42,15 +42,14 @@ SEARCHED = os.pathsep.join(
 
 
 class LabError(Exception):
-    """The lab cannot be built, or leconvert did not do what a scenario demands."""
+    """The lab cannot be built, or leconvert did not do what a scenario demands.
+
+    Every function of the labs raises this if it cannot do what it says, and in time.
+    """
 
 
 def demand(holds: bool, otherwise: str) -> None:
-    """Stop the scenario unless what it demands holds.
-
-    Raises:
-        LabError: It does not.
-    """
+    """Stop the scenario unless what it demands holds."""
     if not holds:
         raise LabError(otherwise)
 
@@ -65,9 +64,6 @@ def wait_until(
         seconds: How long to wait.
         what: The awaited event, as the beginning of a sentence.
         look_seconds: How long to pause between looks; shorter where the time is measured.
-
-    Raises:
-        LabError: It does not come about in time.
     """
     deadline = time.monotonic() + seconds
     while not ready():
@@ -82,15 +78,7 @@ def missing_packages(packages: Mapping[str, str]) -> list[str]:
 
 
 def require(why: str, packages: Mapping[str, str]) -> None:
-    """Install what is missing, or say in one sentence why there can be no lab here.
-
-    Args:
-        why: Why the lab takes root.
-        packages: As for `missing_packages`.
-
-    Raises:
-        LabError: Not root, or a package cannot be installed.
-    """
+    """Install what is missing; ``why`` says why that takes root."""
     demand(os.geteuid() == 0, f"{why}: run the lab as root.")
     if missing := missing_packages(packages):
         # RUNLEVEL keeps the packages' own services from being started on this machine.
@@ -106,11 +94,7 @@ def run_tool(
     environment: Mapping[str, str] = os.environ,
     folder: Path | None = None,
 ) -> str:
-    """Run a program to its end, in a folder if one is given, and return what it wrote.
-
-    Raises:
-        LabError: It is missing or fails.
-    """
+    """Run a program to its end, in a folder if one is given, and return what it wrote."""
     try:
         done = subprocess.run(
             command, env={**environment, "PATH": SEARCHED}, cwd=folder, capture_output=True,
@@ -133,15 +117,14 @@ def processes_that(are: Callable[[psutil.Process], bool]) -> list[psutil.Process
     return found
 
 
-def short_episodes(folder: Path) -> tuple[Path, str]:
-    """Return a v2.1 dataset, and the digest of its conversion by one process, made in a folder."""
+def short_episodes(folder: Path) -> tuple[Path, Path, str]:
+    """Make a v2.1 dataset in a folder; return it, its conversion by one process, and the digest."""
     source, inline = folder / "many", folder / "inline"
-    if not source.exists():
-        camera = CameraSpec(key="observation.images.top", width=64, height=48)
-        lengths = [5 + number % 7 for number in range(_EPISODES)]
-        make_dataset(source, DatasetSpec(episodes=_EPISODES, frames=lengths, cameras=(camera,)))
-        convert(source, output=inline)
-    return source, digest_of(inline)
+    camera = CameraSpec(key="observation.images.top", width=64, height=48)
+    lengths = [5 + number % 7 for number in range(_EPISODES)]
+    make_dataset(source, DatasetSpec(episodes=_EPISODES, frames=lengths, cameras=(camera,)))
+    convert(source, output=inline)
+    return source, inline, digest_of(inline)
 
 
 class Network:
@@ -154,11 +137,7 @@ class Network:
         self.name = f"lab-{os.getpid()}-{secrets.token_hex(3)}"
 
     def create(self, *devices: str) -> None:
-        """Make it, bring the loopback device up, and add an empty bridge of each name.
-
-        Raises:
-            LabError: The machine does not allow it.
-        """
+        """Make it, bring the loopback device up, and add an empty bridge of each name."""
         for path in Path("/run/netns").glob("lab-*-*"):
             if not psutil.pid_exists(int(path.name.split("-")[1])):
                 run_tool(["ip", "netns", "del", path.name])
@@ -193,11 +172,7 @@ class Network:
         return [int(pid) for pid in run_tool(["ip", "netns", "pids", self.name]).split()]
 
     def remove(self) -> None:
-        """End every process in it by its id, then remove it; harmless if it is gone.
-
-        Raises:
-            LabError: A process does not end.
-        """
+        """End every process in it by its id, then remove it; harmless if it is gone."""
         if not self.exists:
             return
 

@@ -84,17 +84,20 @@ class Ground:
                 self._digests[name] = run_tool(["bash", "-c", script])
         return self._digests[name]
 
-    def race(self, kind: str, batches: int, hosts: Sequence[Guest]) -> list[dict[str, Any]]:
+    def race(
+        self, folder: str, kind: str, batches: int, hosts: Sequence[Guest]
+    ) -> list[dict[str, Any]]:
         """Run one kind of ``races.py`` on several hosts at once; return the report of each."""
-        folder = f"{MOUNT}/race-{kind}-{batches}"  # `brief` may have raced before
         # Holding every batch before the start takes a while, and Python's start does anyway.
         ahead = _START_SECONDS + (batches * 0.1 if kind == "publications" else 0)
-        command = (sys.executable, INSIDE / "races.py", kind, folder, batches, time.time() + ahead)
+        words = (kind, f"{MOUNT}/{folder}", batches, time.time() + ahead)
+        command = (sys.executable, INSIDE / "races.py", *words)
         reports = []
         for one in [guest.start(*command) for guest in hosts]:
             done = one.wait()
-            demand(done.code == 0, f"races.py on {one.guest.name} failed: {done.err[-600:]}")
-            reports.append(json.loads(done.out))
+            failed = f"races.py on {one.guest.name} failed: {done.stderr[-600:]}"
+            demand(done.returncode == 0, failed)
+            reports.append(json.loads(done.stdout))
         return reports
 
 
@@ -115,11 +118,7 @@ class Observed:
         return [entry for entry in entries if wanted.items() <= entry.items()]
 
     def wait_for(self, event: str, count: int = 1, **fields: object) -> None:
-        """Wait until it told so ``count`` times.
-
-        Raises:
-            LabError: It does not in time.
-        """
+        """Wait until it told so ``count`` times."""
 
         def is_told() -> bool:
             has_ended = self._command.ended
@@ -127,8 +126,8 @@ class Observed:
                 return True
             if has_ended:
                 done = self._command.wait()
-                where = f"leconvert on {self.guest.name} ended ({done.code}) before `{event}`"
-                raise LabError(f"{where}: {done.err[-600:]}")
+                where = f"leconvert on {self.guest.name} ended ({done.returncode}) before `{event}`"
+                raise LabError(f"{where}: {done.stderr[-600:]}")
             return False
 
         self.guest.wait_until(is_told, _EVENT_SECONDS, f"`{event}`")
@@ -138,20 +137,15 @@ class Observed:
         self._events.with_suffix(".go").touch()
 
     def finish(self, *codes: int) -> Finished:
-        """Wait for its end.
-
-        Raises:
-            LabError: Its exit code is none of ``codes`` (0 if none are given), or it left a
-                traceback.
-        """
+        """Wait for its end with one of these exit codes, 0 if none are given, and no traceback."""
         return _checked(self._command, *codes)
 
 
 def _checked(command: Command, *codes: int) -> Finished:
     done = command.wait()
     demand(
-        done.code in (codes or (0,)) and "Traceback" not in done.err,
-        f"leconvert on {command.guest.name} ended with {done.code}: {done.err[-1500:]}",
+        done.returncode in (codes or (0,)) and "Traceback" not in done.stderr,
+        f"leconvert on {command.guest.name} ended with {done.returncode}: {done.stderr[-1500:]}",
     )
     return done
 
@@ -207,14 +201,10 @@ class Conversion:
             guest, "plan", "--root", self.source, *output, "--work-dir", self.work_dir, "--json",
             "--episodes-per-batch", "1",
         )  # fmt: skip
-        self.batches = json.loads(done.out)["batches"]
+        self.batches = json.loads(done.stdout)["batches"]
 
     def leconvert(self, guest: Guest, *arguments: str, codes: Sequence[int] = (0,)) -> Finished:
-        """Run leconvert to its end on a host.
-
-        Raises:
-            LabError: Its exit code is none of ``codes``, or it left a traceback.
-        """
+        """Run leconvert to its end on a host; it must end with one of these exit codes."""
         return _checked(guest.start(sys.executable, "-m", "leconvert", *arguments), *codes)
 
     def work(self, guest: Guest, *, halt: str | None = None) -> Observed:
@@ -240,18 +230,13 @@ class Conversion:
         return self._start(guest, halt, "pack", self.work_dir, "--json", *options)
 
     def pack_after_silence(self, guest: Guest) -> str:
-        """Pack on a host while a silent one holds the packer's lock: one command, which waits.
-
-        Returns:
-            How long it took, and whether the user was told.
-
-        Raises:
-            LabError: It fails.
-        """
+        """Pack on a host while a silent one holds the packer's lock: one command, which waits."""
         began = time.monotonic()
         done = self.leconvert(guest, "pack", self.work_dir)
         seconds = time.monotonic() - began
-        told = "says for whom it waits" if "no sign of life" in done.err else "need not wait long"
+        told = (
+            "says for whom it waits" if "no sign of life" in done.stderr else "need not wait long"
+        )
         return f"{told}, goes on by itself and is done after {seconds:.1f} s"
 
     def pack_beside_a_living_packer(self, guest: Guest) -> float:

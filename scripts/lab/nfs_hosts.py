@@ -32,7 +32,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -72,13 +71,8 @@ _PACKAGES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """A command that ended in a guest: its exit code, negative for a signal, and its output."""
-
-    code: int
-    out: str
-    err: str
+type Finished = subprocess.CompletedProcess[str]
+"""A command that ended in a guest."""
 
 
 class Command:
@@ -94,17 +88,13 @@ class Command:
         return self._files.with_suffix(".code").exists()
 
     def wait(self, seconds: float = _COMMAND_SECONDS) -> Finished:
-        """Wait for the end.
-
-        Raises:
-            LabError: It does not end in time, or its host is off.
-        """
+        """Wait for the end."""
         self.guest.wait_until(lambda: self.ended, seconds, "The end of a command")
         code, out, err = (
             self._files.with_suffix(end).read_text(errors="replace")
             for end in (".code", ".out", ".err")
         )
-        return Finished(int(code), out, err)
+        return subprocess.CompletedProcess(self._files.name, int(code), out, err)
 
 
 class Guest:
@@ -177,11 +167,7 @@ class Guest:
             )
 
     def boot(self, **settings: str) -> None:
-        """Start the kernel, and wait until the guest takes commands.
-
-        Raises:
-            LabError: It does not come up; the message ends with what its console said last.
-        """
+        """Start the kernel, and wait until the guest takes commands."""
         self.start_kernel(**settings)
         self.wait_until_up()
 
@@ -197,11 +183,7 @@ class Guest:
             raise LabError(f"{error} It said: {said.decode(errors='replace').strip()}") from error
 
     def wait_until(self, ready: Callable[[], bool], seconds: float, what: str) -> None:
-        """Wait for what the host brings about.
-
-        Raises:
-            LabError: It does not come about in time, or the host is off.
-        """
+        """Wait for what the host brings about."""
 
         def is_ready() -> bool:
             is_on = self.is_on  # before the look: it may have told, and lost its power then
@@ -253,23 +235,15 @@ class Guest:
         return Command(self, name)
 
     def run(self, *command: object) -> Finished:
-        """Run a command in the guest to its end, whatever its exit code.
-
-        Raises:
-            LabError: It does not end in time, or the host is off.
-        """
+        """Run a command in the guest to its end, whatever its exit code."""
         return self.start(*command).wait()
 
     def shell(self, script: str) -> str:
-        """Run a line of shell in the guest and return what it wrote.
-
-        Raises:
-            LabError: It fails.
-        """
+        """Run a line of shell in the guest and return what it wrote."""
         done = self.run("bash", "-c", script)
-        said = (done.err or done.out).strip()
-        demand(done.code == 0, f"`{script}` failed on {self.name}: {said}")
-        return done.out
+        said = (done.stderr or done.stdout).strip()
+        demand(done.returncode == 0, f"`{script}` failed on {self.name}: {said}")
+        return done.stdout
 
 
 class NfsLab:
@@ -318,11 +292,7 @@ class NfsLab:
 
     @contextmanager
     def running(self) -> Iterator[NfsLab]:
-        """Have the lab, whose clients have mounted the share, for the length of a ``with`` block.
-
-        Raises:
-            LabError: It cannot be built.
-        """
+        """Have the lab for the length of a ``with`` block; its clients have mounted the share."""
         require("The lab makes network namespaces and kernels", _PACKAGES)
         demand(
             Path("/dev/net/tun").exists(),

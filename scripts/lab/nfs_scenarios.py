@@ -13,7 +13,7 @@ from typing import Any
 
 from lab_kit import Rows, demand
 from nfs_conversion import Conversion, Ground, Observed
-from nfs_hosts import EXPORT, INSIDE, MOUNT, NFS_LEASE_SECONDS, NfsLab
+from nfs_hosts import EXPORT, MOUNT, NFS_LEASE_SECONDS, NfsLab
 
 from leconvert.support.errors import BusyError
 
@@ -36,26 +36,23 @@ _BETWEEN_RENAMES = "leconvert.workdir.swap:_rename#2"
 
 
 def promises(ground: Ground) -> Rows:
-    """Let two hosts try together what leasing and the swap rely on."""
+    """Two hosts try what leasing and the swap rely on, by `check-fs` and `check-fs --peer`."""
     first, second, *_ = ground.all_on()
     folder = f"{MOUNT}/promises"
     first.shell(f"mkdir -p {folder}")
     command = [sys.executable, "-m", "leconvert", "check-fs", folder, "--wait", "120"]
     peer = first.start(*command, "--peer")
     done = second.run(*command, "--json")
-    demand(done.code == 0, f"`check-fs` ended with {done.code}: {done.err[-600:]}")
-    demand(peer.wait().code == 0, "`check-fs --peer` failed.")
-    found = {finding["promise"]: finding for finding in json.loads(done.out)["findings"]}
+    ended = (done.returncode, peer.wait().returncode)
+    demand(ended == (0, 0), f"`check-fs` and its peer ended with {ended}: {done.stderr[-600:]}")
+    found = {finding["promise"]: finding for finding in json.loads(done.stdout)["findings"]}
     broken = [name for name in _NEEDED if not found[name]["holds"]]
     demand(not broken, f"These promises do not hold: {broken}")
     missing = [finding["says"] for finding in found.values() if not finding["holds"]]
     seen = "; ".join(
         f"{found[name]['says']}: {found[name]['note']}" for name in ("listing", "stat")
     )
-    yield (
-        "two hosts run `check-fs --peer` and `check-fs` in one folder",
-        f"{len(found) - len(missing)} of {len(found)} hold, not: {', '.join(missing)}; {seen}",
-    )
+    yield f"{len(found) - len(missing)} of {len(found)} hold, not: {', '.join(missing)}; {seen}"
 
 
 # --- several hosts want the same thing at the same moment ---
@@ -63,27 +60,20 @@ def promises(ground: Ground) -> Rows:
 
 def brief(ground: Ground) -> Rows:
     """Race for claims, then convert with the loss of a host in mid-batch: the lab in a minute."""
-    first, second, *_ = ground.all_on()
-    claims = ground.race("claims", _BRIEF_CONTESTS, [first, second])
-    yield (
-        f"2 hosts claim the same {_BRIEF_CONTESTS} batches in the same moments",
-        f"each claimed once; shares {_shares_won_once(claims, _BRIEF_CONTESTS)}",
-    )
+    claims = ground.race("brief", "claims", _BRIEF_CONTESTS, ground.all_on()[:2])
+    yield f"each batch claimed once; shares {_shares_won_once(claims, _BRIEF_CONTESTS)}"
     yield _lose_a_worker(ground, lease_seconds=3.0)
 
 
 def races(ground: Ground) -> Rows:
-    """Race for claims, and for publications."""
+    """All hosts claim the same batches in the same moments, then hold and publish them so."""
     hosts = ground.all_on()
-    claims = ground.race("claims", _CONTESTS, hosts)
-    yield (
-        f"{len(hosts)} hosts claim the same {_CONTESTS} batches in the same moments",
-        f"each claimed once; shares {_shares_won_once(claims, _CONTESTS)}",
-    )
-    published = ground.race("publications", _CONTESTS, hosts)
+    claims = ground.race("claims", "claims", _CONTESTS, hosts)
+    yield f"{_CONTESTS} batches, each claimed once; shares {_shares_won_once(claims, _CONTESTS)}"
+    published = ground.race("published", "publications", _CONTESTS, hosts)
     shares = _shares_won_once(published, _CONTESTS)
     # A record in a line of its own.
-    folder = f"{EXPORT}/race-publications-{_CONTESTS}/runs/races/done"
+    folder = f"{EXPORT}/published/runs/races/done"
     records = ground.lab.server.shell(
         f"cd {folder} && for record in *.json; do tr -d '\\n' <$record; echo; done"
     )
@@ -92,11 +82,7 @@ def races(ground: Ground) -> Rows:
         winners == Counter({one["token"]: len(one["won"]) for one in published if one["won"]}),
         "The records of `done` do not name those who were told that they won.",
     )
-    yield (
-        f"{len(hosts)} hosts hold the same {_CONTESTS} batches and publish them in the same "
-        "moments",
-        f"each published once, 0 double; shares {shares}",
-    )
+    yield f"{_CONTESTS} batches, each published once, 0 double; shares {shares}"
 
 
 def _shares_won_once(reports: list[dict[str, Any]], contests: int) -> str:
@@ -107,7 +93,7 @@ def _shares_won_once(reports: list[dict[str, Any]], contests: int) -> str:
 
 
 def late_names(ground: Ground) -> Rows:
-    """Look for a plan and a result in vain, and again as soon as another host has made them."""
+    """Hosts look for a plan, shards and a result in vain, and again once another made them."""
     first, second, *_ = ground.all_on()
     conversion = Conversion(ground, "late")
     second.shell(f"mkdir -p {conversion.work_dir}")
@@ -121,15 +107,11 @@ def late_names(ground: Ground) -> Rows:
     conversion.check_published_once()
     conversion.pack(first).finish()
     conversion.leconvert(second, "verify", conversion.target, "--source", conversion.source)
-    yield (
-        "a worker starts before there is a plan and again at once after; the packer's host looked "
-        "for the workers' folders in vain; `verify` on a host that looked for the result in vain",
-        "the worker finds the plan at once, the packer what the workers wrote, `verify` the result",
-    )
+    yield "the worker finds the plan at once, the packer the shards, `verify` the result"
 
 
 def changed_source(ground: Ground) -> Rows:
-    """Change a file of the source on another host after the proof, right before the swap."""
+    """A clip changes on another host between the proof and the swap of `pack --delete-source`."""
     for name, how, change in (
         (
             "over",
@@ -150,44 +132,29 @@ def changed_source(ground: Ground) -> Rows:
         packer.finish(_CHANGED)
         names = sorted(second.shell(f"ls -A {conversion.source}/meta").split())
         demand("episodes.jsonl" in names, f"The source is not in its place: {names}")
-        yield (
-            f"a clip is {how}, on another host, between the proof and the swap of "
-            "`pack --delete-source`",
-            f"the swap is refused (exit {_CHANGED}), the source stays",
-        )
+        yield f"{how}: the swap is refused (exit {_CHANGED}), the source stays"
 
 
 # --- a host is lost, for good or for a while; its locks stay on the server for a while ---
 
 
 def worker_power_loss(ground: Ground) -> Rows:
-    """Lose a worker's host in mid-batch, at two lengths of the lease."""
+    """A worker's host loses power in mid-batch, at two lengths of the lease."""
     for lease_seconds in (4.0, 15.0):
         yield _lose_a_worker(ground, lease_seconds)
 
 
 def clock_skew(ground: Ground) -> Rows:
-    """Lose a host whose clock is ahead; its successor's is behind, and jumps meanwhile."""
-    case, outcome = _lose_a_worker(ground, 4.0, clocks=(5, -7, 72))
-    yield (
-        "the holder's clock is 5 h ahead, the successor's 7 h behind and jumps 79 h forward; "
-        + case,
-        f"{outcome}; not earlier for the jump",
-    )
+    """The same; the lost host's clock is 5 h ahead, the other's 7 h behind, and jumps by 79 h."""
+    yield f"{_lose_a_worker(ground, 4.0, clocks=(5, -7, 72))}; not earlier for the jump"
 
 
 def _lose_a_worker(
     ground: Ground, lease_seconds: float, clocks: tuple[int, int, int] | None = None
-) -> tuple[str, str]:
-    """Lose a worker's host in mid-batch; the other one finishes and packs.
+) -> str:
+    """Lose a worker's host in mid-batch; the other one takes over within two leases, and packs.
 
-    Args:
-        ground: The lab and its datasets.
-        lease_seconds: The lease time of both.
-        clocks: The hours of the two hosts' clocks, and those to which the second one's jumps.
-
-    Raises:
-        LabError: Nobody takes over within two leases, or somebody too early.
+    ``clocks`` are the hours of the two hosts' clocks, and those to which the second one's jumps.
     """
     first, second, *_ = ground.all_on()
     name = f"worker-{lease_seconds:.0f}{'-clocks' if clocks else ''}"
@@ -215,14 +182,12 @@ def _lose_a_worker(
     conversion.pack_and_check(second)
     if clocks:
         second.set_clock(0)
-    return (
-        f"a host loses power in mid-batch; lease {lease_seconds:.0f} s",
-        f"taken over after {seconds:.1f} s ({seconds / lease_seconds:.2f} leases), same digest",
-    )
+    leases = f"{seconds / lease_seconds:.2f} leases of {lease_seconds:.0f} s"
+    return f"taken over after {seconds:.1f} s ({leases}), same digest"
 
 
 def packer_power_loss(ground: Ground) -> Rows:
-    """Lose the packer's host while it assembles, and between the two renames of a swap."""
+    """The packer's host loses power; `pack` runs on another host before and after."""
     for name, case, halt in (
         ("mid", "in mid-pack", _MID_PACK),
         ("swap", "between the two renames of the swap", _BETWEEN_RENAMES),
@@ -242,14 +207,14 @@ def packer_power_loss(ground: Ground) -> Rows:
         conversion.check_same(second)
         conversion.clean(second)
         yield (
-            f"the packer's host loses power {case}; `pack` on another host before and after",
-            f"before: refused after {refused:.1f} s, as the packer lives; after: {waited} (lease of"
-            f" the server {NFS_LEASE_SECONDS} s), same digest; `clean` leaves nothing of the run",
+            f"{case}; before: refused after {refused:.1f} s, as the packer lives; after: {waited} "
+            f"(lease of the server {NFS_LEASE_SECONDS} s), same digest; `clean` leaves nothing of "
+            "the run"
         )
 
 
 def frozen_hosts(ground: Ground) -> Rows:
-    """Freeze workers at two places and a packer at one; thaw them when others took over."""
+    """A host freezes with a worker or a packer, and comes back when another took over."""
     for scene in (_in_mid_batch, _before_publishing, _while_the_successor_works, _frozen_packer):
         yield scene(ground)
 
@@ -270,21 +235,21 @@ def _thaw(zombie: Observed) -> None:
     zombie.guest.thaw()
 
 
-def _in_mid_batch(ground: Ground) -> tuple[str, str]:
+def _in_mid_batch(ground: Ground) -> str:
     conversion, zombie = _frozen(ground, "frozen-mid", _MID_BATCH)
     second = ground.lab.clients[1]
     conversion.work(second).finish()
     _thaw(zombie)
-    summary = json.loads(zombie.finish().out)
+    summary = json.loads(zombie.finish().stdout)
     demand(summary["batches_lost"] == 1, f"The zombie did not learn of its loss: {summary}")
     conversion.pack_and_check(second)
     return (
-        "freezes in mid-batch, comes back after everything is done",
-        "notices that its batch went to another, drops it; 0 double publications, same digest",
+        "in mid-batch, until everything is done: it notices that its batch went to another, drops "
+        "it; 0 double publications, same digest"
     )
 
 
-def _before_publishing(ground: Ground) -> tuple[str, str]:
+def _before_publishing(ground: Ground) -> str:
     conversion, zombie = _frozen(ground, "frozen-publish", _BEFORE_PUBLISHING)
     second = ground.lab.clients[1]
     conversion.work(second).finish()
@@ -296,12 +261,12 @@ def _before_publishing(ground: Ground) -> tuple[str, str]:
     demand(len(conversion.won()) == conversion.batches, "A batch was not published.")
     conversion.check_same(second)
     return (
-        "freezes before it publishes, comes back after the dataset is packed",
-        f"its publication counts for nothing (exit {done.code}), same digest",
+        "before it publishes, until the dataset is packed: its publication counts for nothing "
+        f"(exit {done.returncode}), same digest"
     )
 
 
-def _while_the_successor_works(ground: Ground) -> tuple[str, str]:
+def _while_the_successor_works(ground: Ground) -> str:
     conversion, zombie = _frozen(ground, "frozen-both", _BEFORE_PUBLISHING)
     second = ground.lab.clients[1]
     shards = 3 * (conversion.batches - 1)
@@ -311,17 +276,17 @@ def _while_the_successor_works(ground: Ground) -> tuple[str, str]:
     zombie.wait_for("published")
     successor.go_on()
     zombie.finish()
-    summary = json.loads(successor.finish().out)
+    summary = json.loads(successor.finish().stdout)
     is_first = bool(zombie.told("published", outcome="won")) and summary["batches_lost"] == 1
     demand(is_first, "The first to publish was not the winner.")
     conversion.pack_and_check(second)
     return (
-        "freezes before it publishes, comes back while its successor is in mid-batch",
-        "it publishes first and wins, its successor drops its own attempt; same digest",
+        "before it publishes, until its successor is in mid-batch: it publishes first and wins, "
+        "its successor drops its own attempt; same digest"
     )
 
 
-def _frozen_packer(ground: Ground) -> tuple[str, str]:
+def _frozen_packer(ground: Ground) -> str:
     first, second, *_ = ground.all_on()
     conversion = Conversion(ground, "frozen-packer", in_place=True)
     conversion.plan(second)
@@ -337,8 +302,8 @@ def _frozen_packer(ground: Ground) -> tuple[str, str]:
     names = sorted(second.shell(f"ls -A {conversion.folder}").split())
     demand(names == ["dataset", "dataset_old", "work"], f"Something was left behind: {names}")
     return (
-        "the packer freezes before the first rename of the swap, comes back after another packed",
-        f"the next one {waited}; the zombie moves nothing (exit {done.code}), same digest",
+        f"the packer before the first rename of the swap, until another packed, which {waited}; "
+        f"the zombie moves nothing (exit {done.returncode}), same digest"
     )
 
 
@@ -346,8 +311,7 @@ def _frozen_packer(ground: Ground) -> tuple[str, str]:
 
 
 def latency(ground: Ground) -> Rows:
-    """Convert and claim with 25 ms to the server, and without for comparison."""
-    figures = []
+    """Two hosts convert and claim with 25 ms to the server, and without for comparison."""
     for milliseconds in (0, 25):
         hosts = ground.all_on()[:2]
         for guest in hosts:
@@ -363,25 +327,18 @@ def latency(ground: Ground) -> Rows:
         conversion.pack(hosts[1]).finish()
         pack_seconds = time.monotonic() - began
         conversion.check_same(hosts[0])
-        done = hosts[0].run(
-            sys.executable, INSIDE / "costs.py", f"{MOUNT}/costs-{milliseconds}", 40
-        )
-        demand(done.code == 0, f"costs.py failed: {done.err[-600:]}")
-        claim = json.loads(done.out)
-        figures.append(
-            f"{milliseconds} ms: work {work_seconds:.1f} s, pack {pack_seconds:.1f} s, a claim "
-            f"{claim['milliseconds']:.0f} ms in {claim['requests']:.1f} requests"
-        )
+        (claim,) = ground.race(f"costs-{milliseconds}", "costs", 40, hosts[:1])
         for guest in hosts:
             guest.set_latency(0)
-    yield (
-        f"25 ms between two hosts and the server; {conversion.batches} batches",
-        "; ".join(figures) + "; same digest",
-    )
+        yield (
+            f"{milliseconds} ms, {conversion.batches} batches: work {work_seconds:.1f} s, pack "
+            f"{pack_seconds:.1f} s, a claim {claim['milliseconds']:.0f} ms in "
+            f"{claim['requests']:.1f} requests; same digest"
+        )
 
 
 def server_restart(ground: Ground) -> Rows:
-    """Take the server's power away while workers write, and give it back.
+    """The server loses power while workers write, and comes back.
 
     With the longer lease it is back before anything can expire, with the shorter one it is not.
     """
@@ -403,16 +360,14 @@ def server_restart(ground: Ground) -> Rows:
         taken = sum(entry["generation"] > 1 for w in workers for entry in w.told("claimed"))
         conversion.pack_and_check(hosts[0])
         yield (
-            f"the server loses power under {len(workers)} workers, {before} of "
-            f"{conversion.batches} batches done, and is back after {away:.1f} s; lease "
-            f"{lease_seconds:.0f} s",
-            f"no worker fails; all done {seconds:.1f} s after the loss; {taken} batches taken over;"
-            " each published once, same digest",
+            f"{before} of {conversion.batches} batches done, back after {away:.1f} s, lease "
+            f"{lease_seconds:.0f} s: no worker fails; all done {seconds:.1f} s after the loss; "
+            f"{taken} batches taken over; each published once, same digest"
         )
 
 
 def whole_conversion(ground: Ground) -> Rows:
-    """Plan, work on every host, pack with ``--verify bytes``, verify once more elsewhere."""
+    """Plan 38 MB, work on every host, pack with `--verify bytes`, verify once more elsewhere."""
     hosts = ground.all_on()
     conversion = Conversion(ground, "whole", "large", 10)
     # On the share, as users have it: there a file system that shares extents can do so.
@@ -421,8 +376,8 @@ def whole_conversion(ground: Ground) -> Rows:
     conversion.plan(hosts[0])
     workers = conversion.work_together(hosts)
     packer = conversion.pack(hosts[0], "--verify", "bytes")
-    summaries = [json.loads(worker.finish().out) for worker in workers]
-    report = json.loads(packer.finish().out)
+    summaries = [json.loads(worker.finish().stdout) for worker in workers]
+    report = json.loads(packer.finish().stdout)
     seconds = time.monotonic() - began
     conversion.check_published_once()
     demand(report["verified"] == "bytes", f"The packer verified {report['verified']}.")
@@ -431,10 +386,10 @@ def whole_conversion(ground: Ground) -> Rows:
     conversion.check_same(hosts[-1])
     shares = " : ".join(str(summary["batches_done"]) for summary in summaries)
     yield (
-        f"38 MB, {conversion.batches} batches, {len(hosts)} hosts, {ground.lab.file_system}",
-        f"{seconds:.1f} s from plan to swap; batches a host {shares}; "
+        f"{conversion.batches} batches, {ground.lab.file_system}: {seconds:.1f} s from plan to "
+        f"swap; batches a host {shares}; "
         f"{report['cloned_bytes'] / 2**20:.0f} MiB shared, {report['copied_bytes'] / 2**20:.0f} MiB"
-        " copied by workers; `verify --bytes` on another host passes; same digest as without NFS",
+        " copied by workers; `verify --bytes` on another host passes; same digest as without NFS"
     )
 
 

@@ -87,13 +87,9 @@ class Cluster:
 
     @contextmanager
     def running(self) -> Iterator[Cluster]:
-        """Have the cluster for the length of a ``with`` block; everything on it ends with it.
-
-        Raises:
-            LabError: It cannot be built.
-        """
+        """Have the cluster for the length of a ``with`` block; everything on it ends with it."""
         require("Network namespaces take root", _PACKAGES)
-        self.source, self.expected = short_episodes(self.folder)
+        self.source, _, self.expected = short_episodes(self.folder)
         (self.folder / "site").mkdir()
         (self.folder / "site/sitecustomize.py").write_text(_SLOWER)
         try:
@@ -114,11 +110,7 @@ class Cluster:
         return [pid for host in self._hosts.values() for pid in host.processes()]
 
     def boot(self, host: str) -> None:
-        """Start a node on a host, which is made if it is missing, until the cluster has it.
-
-        Raises:
-            LabError: It does not start.
-        """
+        """Start a node on a host, which is made if it is missing, until the cluster has it."""
         number = int(host.removeprefix("h"))
         role = [f"--address={self.address}"]
         if host == _HEAD:
@@ -231,17 +223,16 @@ class Conversion:
 
 
 def node_killed(cluster: Cluster) -> Rows:
-    """A node loses its power in the middle; its workers are started on other nodes."""
-    return _lost(cluster, "node-killed", "loses its power", cluster.kill)
+    """A node of three loses its power; its workers are started on other nodes."""
+    return _lost(cluster, "node-killed", cluster.kill)
 
 
 def link_cut(cluster: Cluster) -> Rows:
-    """A node's link is cut without a reset; its processes go on behind the cut."""
-    what = "loses its link without a reset, and stays cut off"
-    return _lost(cluster, "link-cut", what, cluster.cut)
+    """A node of three loses its link without a reset; its processes go on behind the cut."""
+    return _lost(cluster, "link-cut", cluster.cut)
 
 
-def _lost(cluster: Cluster, name: str, what: str, lose: Callable[[str], None]) -> Rows:
+def _lost(cluster: Cluster, name: str, lose: Callable[[str], None]) -> Rows:
     conversion = Conversion(cluster, name, "--nodes", "2", "--workers-per-node", "2")
     conversion.wait(lambda: conversion.workers().total() >= 4, "The workers")
     conversion.wait(lambda: conversion.done() >= 1, "The first batch")
@@ -257,14 +248,13 @@ def _lost(cluster: Cluster, name: str, what: str, lose: Callable[[str], None]) -
         cluster.kill(host)
     cluster.boot(host)
     yield (
-        f"4 workers on 3 nodes; {host} {what}",
-        f"{result}; the {before[host]} of {host} replaced within {replaced:.0f} s; workers by "
-        f"host: {_said(conversion)}",
+        f"{result}; the {before[host]} workers of {host} replaced within {replaced:.0f} s; workers "
+        f"by host: {_said(conversion)}"
     )
 
 
 def node_joins(cluster: Cluster) -> Rows:
-    """A node joins in the middle and gets workers of its own."""
+    """A fourth node joins when some batches are done, and gets workers of its own."""
     conversion = Conversion(cluster, "joined", "--workers-per-node", "1")
     conversion.wait(lambda: conversion.done() >= 2, "Two batches")
     cluster.boot("h4")
@@ -272,9 +262,8 @@ def node_joins(cluster: Cluster) -> Rows:
     result = conversion.end()
     cluster.kill("h4")
     yield (
-        "a worker on each of 3 nodes; h4 joins when some batches are done",
         f"{result}; h4 had a worker {joined:.0f} s after Ray had the node; workers by host: "
-        f"{_said(conversion)}",
+        f"{_said(conversion)}"
     )
 
 

@@ -53,10 +53,8 @@ def main(arguments: Sequence[str]) -> int:
 def run(lab: ModuleType, options: argparse.Namespace) -> int:
     """Build a lab and run scenarios, the others even if one fails; return an exit code.
 
-    Args:
-        lab: A module with ``SCENARIOS`` by name, and ``build``, which provides what the lab is and
-            what each scenario is called with.
-        options: The names, and the lab's folder.
+    The module has ``SCENARIOS`` by name, and ``build``, which provides what the lab is and what
+    each scenario is called with.
     """
     rows = [("scenario", "what happens", "what came of it"), ("---", "---", "---")]
     failed = len(options.names)
@@ -67,10 +65,12 @@ def run(lab: ModuleType, options: argparse.Namespace) -> int:
             say(f"leconvert {__version__}, {what}; {os.cpu_count()} cores, up in {seconds:.1f} s\n")
             for name in options.names:
                 began = time.monotonic()
+                scenario = lab.SCENARIOS[name]
+                case = (scenario.__doc__ or "").partition("\n")[0]
                 try:
-                    for case, outcome in lab.SCENARIOS[name](ground):
+                    for outcome in scenario(ground):
                         rows.append((name, case, outcome))
-                        say(f"[{time.monotonic() - began:5.1f} s] {': '.join(rows[-1])}")
+                        say(f"[{time.monotonic() - began:5.1f} s] {name}: {outcome}")
                     failed -= 1
                 except LabError as error:
                     rows.append((name, "FAILED", str(error).replace("\n", " ")))

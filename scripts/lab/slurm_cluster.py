@@ -125,11 +125,7 @@ class SlurmCluster:
 
     @contextmanager
     def running(self) -> Iterator[SlurmCluster]:
-        """Have the cluster for the length of a ``with`` block; its jobs end with it.
-
-        Raises:
-            LabError: It cannot be built.
-        """
+        """Have the cluster for the length of a ``with`` block; its jobs end with it."""
         require("SLURM's daemons start jobs for others", PACKAGES)
         for name in ("state", *(f"spool/{node}" for node in self.nodes)):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
@@ -165,19 +161,11 @@ class SlurmCluster:
                 raise LabError(f"{error} Logs are in {self.folder}.") from error
 
     def run(self, *command: str) -> str:
-        """Run one of SLURM's commands and return what it said.
-
-        Raises:
-            LabError: It failed.
-        """
+        """Run one of SLURM's commands and return what it said."""
         return run_tool(command, environment=self.environment)
 
     def wait_for(self, job_ids: Sequence[str], seconds: float) -> list[JobEnd]:
-        """Wait until jobs have ended and return how, in the order asked for.
-
-        Raises:
-            LabError: They do not end in time.
-        """
+        """Wait until jobs have ended and return how, in the order asked for."""
         wait_until(lambda: {*job_ids} <= {*self._ended()}, seconds, f"The end of jobs {job_ids}")
         ended = self._ended()
         return [ended[job_id] for job_id in job_ids]

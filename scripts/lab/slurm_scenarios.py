@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -24,10 +25,8 @@ from leconvert.bench import Job, Resources, submit_chain
 from leconvert.fleet import DatasetState, FleetStatus
 from leconvert.fleet import status as fleet_status
 from leconvert.run.engines.options import Site
-from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 _SECONDS = 300.0
-_LENGTHS = (25, 17, 31, 9, 22, 13)
 _PROGRAM = f"{sys.executable} -m leconvert"
 # Workers take their time over a shard: the datasets are small, and there must be a middle in which
 # a node crashes, which takes SLURM many seconds.
@@ -58,19 +57,21 @@ class Ground:
     Attributes:
         cluster: It runs.
         folder: For results; every node sees it.
-        dataset: A v3.0 dataset with two cameras.
+        source: A v2.1 dataset.
+        dataset: Its conversion.
     """
 
     cluster: SlurmCluster
     folder: Path
+    source: Path
     dataset: Path
 
-    def leconvert(self, *arguments: str) -> str:
-        """Run a command as a user on the login node would; returns what it said.
+    def total(self, of: str) -> int:
+        """Return how many episodes or frames the dataset has."""
+        return int(json.loads((self.dataset / "meta/info.json").read_bytes())[f"total_{of}"])
 
-        Raises:
-            LabError: It failed.
-        """
+    def leconvert(self, *arguments: str) -> str:
+        """Run a command as a user on the login node would; returns what it said."""
         command = [sys.executable, "-m", "leconvert", *arguments]
         return run_tool(command, environment=self.cluster.environment, folder=self.folder)
 
@@ -92,20 +93,14 @@ def build(options: Namespace) -> Iterator[tuple[str, Ground]]:
     """Have a cluster of three logical nodes and a dataset for the length of a ``with`` block."""
     folder = options.folder
     with SlurmCluster(folder / "cluster").running() as cluster:
-        cameras = (
-            CameraSpec(key="observation.images.top", width=64, height=48),
-            CameraSpec(key="observation.images.wrist", width=32, height=32),
-        )
-        spec = DatasetSpec(episodes=len(_LENGTHS), frames=list(_LENGTHS), cameras=cameras)
-        make_dataset(folder / "v21", spec)
-        convert(folder / "v21", output=folder / "set")
+        source, dataset, _ = short_episodes(folder)
         version = cluster.run("sinfo", "--version").strip()
-        ground = Ground(cluster, folder, folder / "set")
+        ground = Ground(cluster, folder, source, dataset)
         yield f"{version}, {len(cluster.nodes)} logical nodes", ground
 
 
 def chain(ground: Ground) -> Rows:
-    """Three scenarios and the summary, one after the other; one fails, one has two nodes."""
+    """Three scenarios and the summary as a chain of `afterany`; one fails, one has two nodes."""
     ends = ground.submitted(
         "--scenarios", "mmap_local,stream_hub,stream_bucket_2node", "--root", str(ground.dataset),
         "--root-of", f"hub=file://{ground.folder}/nothing", "--root-of", f"bucket={ground.dataset}",
@@ -120,7 +115,7 @@ def chain(ground: Ground) -> Rows:
     demand(ranks == expected, f"results are {ranks}")
     loaded = [r["loaded_episodes"] for r in results if r["options"]["world_size"] == 2]
     # Ranks get as many frames each, so the episode at the border is loaded in parts by both.
-    all_of_them = len(_LENGTHS)
+    all_of_them = ground.total("episodes")
     demand(
         all_of_them <= sum(loaded) <= all_of_them + 1 and max(loaded) < all_of_them,
         f"the two nodes loaded {loaded} episodes",
@@ -128,15 +123,13 @@ def chain(ground: Ground) -> Rows:
     demand((ground.folder / "chain/summary.csv").exists(), "there is no summary.csv")
     names = [f"{end.name.removeprefix('probe-')} on {end.nodes}" for end in ends]
     yield (
-        "mmap_local, stream_hub, stream_bucket_2node, summary as a chain of `afterany`; the files "
-        "of stream_hub are missing",
         f"{', '.join(names)}; each began after the one before had ended, also after the one that "
-        f"failed; one result a rank, {loaded[0]} + {loaded[1]} episodes on {ends[2].nodes}",
+        f"failed; one result a rank, {loaded[0]} + {loaded[1]} episodes on {ends[2].nodes}"
     )
 
 
 def two_ranks(ground: Ground) -> Rows:
-    """Two nodes stream one epoch; their frames are disjoint and together complete."""
+    """`srun` starts a rank on each of two nodes; together they stream one epoch."""
     out_dir = ground.folder / "ranks"
     out_dir.mkdir()
     resources = Resources(nodes=2, cpus=2, mem="4G", time="00:10:00")
@@ -148,17 +141,17 @@ def two_ranks(ground: Ground) -> Rows:
     said = [json.loads((out_dir / f"rank{rank}.json").read_bytes()) for rank in range(2)]
     frames = [len(rank["frames"]) for rank in said]
     together = sorted(said[0]["frames"] + said[1]["frames"])
-    demand(together == list(range(sum(_LENGTHS))), "frames are missing or came twice")
+    total = ground.total("frames")
+    demand(together == list(range(total)), "frames are missing or came twice")
     demand(said[0]["node"] != said[1]["node"], f"both ranks ran on {said[0]['node']}")
     yield (
-        "`srun` starts a rank on each of two nodes; its variables say which",
         f"{frames[0]} frames on {said[0]['node']}, {frames[1]} on {said[1]['node']}: disjoint and "
-        f"together all {sum(_LENGTHS)}",
+        f"together all {total}"
     )
 
 
 def requeue(ground: Ground) -> Rows:
-    """A training on two nodes is requeued in its middle and ends as if it never had been."""
+    """A training on two nodes is requeued after step 40 of 150."""
     arguments = (
         "probe", "train", "--submit", "--json", "--program", _PROGRAM, *_SMALL, "--nodes", "2",
         "--root", str(ground.dataset), "--batch-size", "4", "--steps", "150", "--save-every", "10",
@@ -186,19 +179,17 @@ def requeue(ground: Ground) -> Rows:
     demand(len(losses("whole")) == 150, "the log of the whole run has gaps")
     demand(losses("requeued") == losses("whole"), "losses differ after the requeue")
     yield (
-        "a training on two nodes is requeued after step 40 of 150",
         f"SLURM starts it again, it says `{' '.join(begun[0].split())}`; its 150 losses are, to "
-        "the last bit, those of a run that never stopped",
+        "the last bit, those of a run that never stopped"
     )
 
 
 def engine(ground: Ground) -> Rows:
-    """One command each: to v3.0, back to v2.1, and a merge."""
-    source, _ = short_episodes(ground.folder)
+    """`--engine slurm` converts to v3.0 and back to v2.1, and merges."""
     shutil.copytree(ground.dataset, ground.folder / "again", dirs_exist_ok=True)
     commands = {
-        "convert": ("convert", str(source)),
-        "convert --to v2.1": ("convert", "inline", "--to", "v2.1"),
+        "convert": ("convert", str(ground.source)),
+        "convert --to v2.1": ("convert", str(ground.dataset), "--to", "v2.1"),
         "merge": ("merge", str(ground.dataset), "again"),
     }
     for number, (name, words) in enumerate(commands.items()):
@@ -211,10 +202,7 @@ def engine(ground: Ground) -> Rows:
         same = digest_of(result) == digest_of(alone)
         demand(same, f"{name}: the result differs from that without SLURM")
         jobs, workers = (len(list(work.glob(f"runs/*/{of}/*.json"))) for of in ("jobs", "workers"))
-        yield (
-            f"`leconvert {name} --engine slurm`",
-            f"byte-identical to the result without it; {jobs} job array, {workers} workers came",
-        )
+        yield f"{name}: byte-identical without it; {jobs} job array, {workers} workers came"
 
 
 def _engine_options(program: str, *, nodes: int) -> list[str]:
@@ -226,14 +214,15 @@ def _engine_options(program: str, *, nodes: int) -> list[str]:
 
 
 def fleet(ground: Ground) -> Rows:
-    """Workers are preempted, a node loses its power; the controller and the command are killed.
+    """Workers are preempted, a node loses power, controller and command are killed; then `submit`.
 
-    The rest is then submitted, with nobody who watches.
+    The datasets that are left are submitted, with nobody who watches.
     """
     cluster = ground.cluster
-    expected = _make_datasets(ground.folder)
+    expected = _make_datasets(ground)
     listed = ground.folder / "fleet.txt"
-    listed.write_text("".join(f"fleet-in/{name}{_options(name)}\n" for name in expected))
+    options = {_LARGE: " --episodes-per-batch 1"}
+    listed.write_text("".join(f"fleet-in/{name}{options.get(name, '')}\n" for name in expected))
     by_slurm = ["--lease-seconds", "4", *_engine_options(_SLOWLY, nodes=3)]
     words = ["fleet", str(listed), "-o", "fleet-out", "--work-dir", "fleet-work", "-q", *by_slurm]
 
@@ -290,40 +279,28 @@ def fleet(ground: Ground) -> Rows:
     writers = {json.loads(path.read_bytes())["token"] for path in batches}
     demand(len(writers) > 1, f"{_LARGE} was not shared: {writers}")
     yield (
-        f"{_DATASETS} datasets, {_WORKERS} workers on 3 nodes; an urgent job preempts those of n2, "
-        "n1 loses its power, the controller is killed and restarted, then `leconvert fleet` itself "
-        f"is killed with {left} datasets done, and `leconvert submit` submits workers for the "
-        "others",
-        f"all {_DATASETS} results byte-identical to single conversions; {workers()} workers came "
-        f"in all, and wrote the {len(batches)} batches of the largest dataset in {len(writers)} "
-        "turns",
+        f"the command killed with {left} of {_DATASETS} datasets done, all results byte-identical "
+        f"to single conversions; {workers()} workers came in all, and wrote the {len(batches)} "
+        f"batches of the largest dataset in {len(writers)} turns"
     )
 
 
-def _make_datasets(folder: Path) -> dict[str, str]:
+def _make_datasets(ground: Ground) -> dict[str, str]:
     """Make the datasets; return the digest of each one's conversion alone, by its name."""
+    from tests.collection import KINDS
+
+    sound = [make for kind, make in KINDS.items() if kind.startswith("sound")]
     digests = {}
-    (folder / "fleet-alone").mkdir()
     for number in range(_DATASETS):
         name = f"set-{number:02d}"
-        cameras = [CameraSpec(key="observation.images.top", width=64, height=48)][: number % 3]
-        episodes = 30 if name == _LARGE else 2 + number % 5
-        spec = DatasetSpec(
-            episodes=episodes,
-            frames=[5 + episode % 7 for episode in range(episodes)],
-            cameras=cameras,
-            quantiles=number % 4 == 0,
-            codebase_version="v2.0" if number % 5 == 0 else "v2.1",
-            seed=number,
-        )
-        make_dataset(folder / "fleet-in" / name, spec)
-        convert(folder / "fleet-in" / name, output=folder / "fleet-alone" / name)
-        digests[name] = digest_of(folder / "fleet-alone" / name)
+        source, alone = (ground.folder / f"fleet-{of}" / name for of in ("in", "alone"))
+        if name == _LARGE:
+            shutil.copytree(ground.source, source)
+        else:
+            sound[number % len(sound)](source, random.Random(number))
+        convert(source, output=alone)
+        digests[name] = digest_of(alone)
     return digests
-
-
-def _options(name: str) -> str:
-    return " --episodes-per-batch 1" if name == _LARGE else ""
 
 
 SCENARIOS: Mapping[str, Callable[[Ground], Rows]] = {

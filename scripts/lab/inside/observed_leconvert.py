@@ -16,7 +16,6 @@ import itertools
 import json
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,19 +23,17 @@ from typing import Any
 
 _LOOK_SECONDS = 0.02
 
+type Tell = Callable[..., None]
 
-class Journal:
-    """Appends events to a file that the lab reads."""
 
-    def __init__(self, path: Path) -> None:
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        self._lock = threading.Lock()
+def journal(path: Path) -> Tell:
+    """Return what appends an event, whole, to a file that the lab reads."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
-    def __call__(self, event: str, **fields: object) -> None:
-        """Append one event, whole."""
-        line = json.dumps({"event": event, **fields}) + "\n"
-        with self._lock:
-            os.write(self._descriptor, line.encode())
+    def tell(event: str, **fields: object) -> None:
+        os.write(descriptor, json.dumps({"event": event, **fields}).encode() + b"\n")
+
+    return tell
 
 
 def around(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
@@ -45,7 +42,7 @@ def around(owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[
     setattr(owner, name, functools.wraps(original)(make(original)))
 
 
-def report_leases(tell: Journal) -> None:
+def report_leases(tell: Tell) -> None:
     """Tell of every claim and every publication."""
     from leconvert.run.leasing.leases import Lease, LeaseStore
 
@@ -69,7 +66,7 @@ def report_leases(tell: Journal) -> None:
     around(Lease, "publish_done", publishing)
 
 
-def halt_at(place: str, tell: Journal, go: Path) -> None:
+def halt_at(place: str, tell: Tell, go: Path) -> None:
     """Halt before the given call of a function: ``module:Class.method#2``, ``module:name#1``."""
     dotted, _, number = place.partition("#")
     module, _, name = dotted.partition(":")
@@ -101,7 +98,7 @@ def main() -> int:
     parser.add_argument("--halt")
     parser.add_argument("arguments", nargs="+")
     options = parser.parse_args()
-    tell = Journal(options.events / f"{options.name}.jsonl")
+    tell = journal(options.events / f"{options.name}.jsonl")
     report_leases(tell)
     if options.halt:
         halt_at(options.halt, tell, options.events / f"{options.name}.go")

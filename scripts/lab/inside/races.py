@@ -2,6 +2,7 @@
 
     races.py claims FOLDER BATCHES START        every batch in the same order as the other hosts
     races.py publications FOLDER BATCHES START  all hosts hold every batch and publish it at once
+    races.py costs FOLDER BATCHES 0             no race: what claiming a batch costs this host
 
 START is a time of day, seconds since 1970 on the clock of the machine that the guests run on; each
 guest finds out how far its own is off. Each contest has a moment of its own, so that a host that
@@ -14,11 +15,12 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import sys
 import time
 from pathlib import Path
 
-from leconvert.run.leasing import Lease, LeaseStore, WorkerIdentity
+from leconvert.run.leasing import Board, Lease, LeaseStore, WorkerIdentity
 from leconvert.workdir.records import WorkDir
 
 RUN_ID = "races"
@@ -81,15 +83,34 @@ def race_to_publish(store: LeaseStore, batches: int, start: float) -> list[int]:
     return won
 
 
+def requests() -> int:
+    """Return how many requests NFS mounts have sent, retransmissions left out."""
+    text = Path("/proc/self/mountstats").read_text()
+    return sum(map(int, re.findall(r"^\s*[A-Z_0-9]+: (\d+) ", text, re.MULTILINE)))
+
+
+def cost_of_claims(store: LeaseStore, batches: int) -> dict[str, float]:
+    """Claim all batches as a worker does; return time and requests of the kernel for each."""
+    board = Board(store, batches)
+    before, began = requests(), time.monotonic()
+    claimed = sum(1 for _ in iter(board.next_fresh, None))
+    seconds, sent = time.monotonic() - began, requests() - before
+    if claimed != batches:
+        raise SystemExit(f"{claimed} of {batches} batches were claimed")
+    return {"milliseconds": seconds / batches * 1000, "requests": sent / batches}
+
+
 def main() -> None:
     kind, folder, batches, start = sys.argv[1:]
     run = WorkDir(Path(folder)).run(RUN_ID)
     run.ensure()
     # Everybody holds what is published: there leases expire at once.
-    lease_seconds, race = {
-        "claims": (3600, race_for_claims), "publications": (1e-6, race_to_publish)
-    }[kind]  # fmt: skip
+    lease_seconds = 1e-6 if kind == "publications" else 3600
     store = LeaseStore(run, WorkerIdentity.of_this_process(), lease_seconds=lease_seconds)
+    if kind == "costs":
+        print(json.dumps(cost_of_claims(store, int(batches))))
+        return
+    race = race_for_claims if kind == "claims" else race_to_publish
     won = race(store, int(batches), float(start) + clock_offset())
     print(json.dumps({"token": store.worker.token, "won": won}))
 

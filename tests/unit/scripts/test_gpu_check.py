@@ -19,9 +19,9 @@ def test_each_step_is_a_command_of_the_program(script: ModuleType) -> None:
     names = [step.name for step in steps]
     assert len(set(names)) == len(names)
     for step in steps:
-        parser.parse_args(step.words)
-        needs_gpu = "cuda" in step.words or "resample" in step.words
+        parser.parse_args(step.command.split())
+        needs_gpu = "cuda" in step.command or "resample" in step.command
         assert (step.gpus > 0) == needs_gpu
-    said = "\n".join(" ".join(step.words) for step in steps)
+    said = "\n".join(step.command for step in steps)
     for words in ("diagnose", "limit", "--decode-device cuda", "resample --all", "--gpus 2"):
         assert words in said

@@ -32,21 +32,24 @@ def test_a_scenario_that_fails_is_a_row_and_the_others_run(
     def build(_: Namespace) -> Iterator[tuple[str, bool]]:
         yield "a lab", False
 
-    def fails(holds: bool) -> Iterator[tuple[str, str]]:
-        yield "one thing", "held"
+    def fails(holds: bool) -> Iterator[str]:
+        """One thing breaks."""
+        yield "another held"
         demand(holds, "nothing\nheld")
 
+    def holds(_: bool) -> Iterator[str]:
+        """Nothing breaks."""
+        yield "all held"
+
     lab = ModuleType("lab")
-    vars(lab).update(
-        build=build, SCENARIOS={"fails": fails, "holds": lambda _: iter([("all", "held")])}
-    )
+    vars(lab).update(build=build, SCENARIOS={"fails": fails, "holds": holds})
     assert run.run(lab, Namespace(names=["fails", "holds"])) == 1
     assert capsys.readouterr().out.splitlines()[-7:] == [
         "| scenario | what happens | what came of it |",
         "| --- | --- | --- |",
-        "| fails | one thing | held |",
+        "| fails | One thing breaks. | another held |",
         "| fails | FAILED | nothing held |",
-        "| holds | all | held |",
+        "| holds | Nothing breaks. | all held |",
         "",
         "1 of 2 scenarios hold.",
     ]
