@@ -149,10 +149,7 @@ def matches(mutation: Mutation, difference: Difference) -> bool:
     )
 
 
-def test_every_mutation_has_a_title_of_its_own() -> None:
+def test_every_mutation_has_a_title_of_its_own_and_the_readme_says_how_many_there_are() -> None:
     assert [title for title, count in Counter(m.title for m in EVERY).items() if count > 1] == []
     assert len(EVERY) >= 75
-
-
-def test_the_readme_says_how_many_there_are() -> None:
     assert str(len(EVERY)) in README.read_text("utf-8").split()
