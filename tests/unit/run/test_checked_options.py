@@ -19,9 +19,10 @@ from leconvert.support.errors import UsageError
 from leconvert.transfer.options import ScratchOptions
 
 NUMPY: Any = np  # its numbers are none to type checkers
+TEXT: Any = "observation.state"
 
 
-def test_numbers_may_be_numpys(small_source: Path, tmp_path: Path) -> None:
+def test_numbers_may_be_numpys_and_tuples_may_be_lists(small_source: Path, tmp_path: Path) -> None:
     report = leconvert.convert(
         small_source,
         output=tmp_path / "out",
@@ -38,42 +39,29 @@ def test_numbers_may_be_numpys(small_source: Path, tmp_path: Path) -> None:
     )
     assert report.episodes == 5
     assert RepairOptions(retime=NUMPY.bool_(True)).flags() == ("--retime",)
-
-
-def test_a_list_is_as_good_as_a_tuple() -> None:
     names: Any = ["b", "a"]
     assert RepairOptions(drop_features=names) == RepairOptions(drop_features=("b", "a"))
     assert RepairOptions(drop_features=names).flags() == ("--drop-feature b", "--drop-feature a")
     assert EpisodeSelection(exclude_tasks=names) == EpisodeSelection(exclude_tasks=("b", "a"))
 
 
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda given: RepairOptions(drop_features=given), "drop_features takes several values"),
-        (lambda given: RepairOptions(accept=given), "accept takes several values"),
-        (lambda given: EpisodeSelection(exclude_tasks=given), "exclude_tasks takes several"),
-    ],
-)
-def test_a_text_is_not_taken_letter_by_letter(make: Callable[[Any], object], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        make("observation.state")
+WRONG: dict[str, Callable[[], object]] = {
+    "drop_features takes several values": lambda: RepairOptions(drop_features=TEXT),
+    "accept takes several values": lambda: RepairOptions(accept=TEXT),
+    "exclude_tasks takes several": lambda: EpisodeSelection(exclude_tasks=TEXT),
+    "num_workers must be a whole number, not 1.5": lambda: WorkerOptions(num_workers=1.5),  # type: ignore[arg-type]
+    "max_workers must be a whole number, not 'x'": lambda: WorkerOptions(max_workers="x"),  # type: ignore[arg-type]
+    "max_attempts must be a whole number": lambda: LeaseOptions(max_attempts=math.inf),  # type: ignore[arg-type]
+    # The heartbeat's thread ended at its first wait, so nothing renewed the lease.
+    "lease_seconds is too large": lambda: LeaseOptions(lease_seconds=math.inf),
+    "lease_seconds is too larg": lambda: LeaseOptions(lease_seconds=1e12),
+}
 
 
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: WorkerOptions(num_workers=1.5), "num_workers must be a whole number, not 1.5"),  # type: ignore[arg-type]
-        (lambda: WorkerOptions(max_workers="x"), "max_workers must be a whole number, not 'x'"),  # type: ignore[arg-type]
-        (lambda: LeaseOptions(max_attempts=math.inf), "max_attempts must be a whole number"),  # type: ignore[arg-type]
-        # The heartbeat's thread ended at its first wait, so nothing renewed the lease.
-        (lambda: LeaseOptions(lease_seconds=math.inf), "lease_seconds is too large"),
-        (lambda: LeaseOptions(lease_seconds=1e12), "lease_seconds is too large"),
-    ],
-)
-def test_numbers_out_of_range_are_refused_at_once(make: Callable[[], object], said: str) -> None:
+@pytest.mark.parametrize("said", WRONG)
+def test_no_text_is_taken_letter_by_letter_nor_a_number_out_of_range(said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        make()
+        WRONG[said]()
 
 
 def test_frames_are_whole_numbers(small_source: Path) -> None:
