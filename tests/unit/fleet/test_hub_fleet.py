@@ -123,12 +123,9 @@ def test_repos_are_migrated_one_by_one_and_scratch_is_empty_afterwards(
     names = ["tester/pick", "stranger/push@v2.1", "stranger/secret", "tester/none", "tester/notes"]
     done = run(tmp_path, scratch, *names)
     assert states(done) == {
-        "tester/pick": "converted",
-        "stranger/push": "converted",
-        "stranger/secret": "set aside",
-        "tester/none": "set aside",
-        "tester/notes": "set aside",
-    }
+        "tester/pick": "converted", "stranger/push": "converted", "stranger/secret": "set aside",
+        "tester/none": "set aside", "tester/notes": "set aside",
+    }  # fmt: skip
     said = {one.name: f"{one.message} {one.next_step}" for one in done.set_aside}
     assert "or this token may not see it" in said["stranger/secret"]
     assert "not a LeRobot dataset" in said["tester/notes"]
@@ -209,13 +206,10 @@ def test_a_dataset_that_the_scratch_cannot_hold_is_set_aside_with_what_it_needs(
 def test_a_token_is_asked_for_and_meeting_pushes_are_refused_before_any_work(
     repos: StandIn, tmp_path: Path, scratch: ScratchOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(UsageError, match="two datasets would be pushed to"):
-        run(
-            tmp_path, scratch, "tester/pick", "tester/place", push=PushOptions(repo_id="tester/all")
-        )
     over = Line("tester/pick", options=Conversion(push=PushOptions(repo_id="tester/place")))
-    with pytest.raises(UsageError, match="two datasets would be pushed to"):
-        run(tmp_path, scratch, over, "tester/place")
+    for first, to in (("tester/pick", "tester/all"), (over, "tester/{name}-v30")):
+        with pytest.raises(UsageError, match="two datasets would be pushed to"):
+            run(tmp_path, scratch, first, "tester/place", push=PushOptions(repo_id=to))
     with pytest.raises(UsageError, match="no folder is given for the result"):
         run(tmp_path, scratch, "tester/pick", push=None)
     monkeypatch.delenv("HF_TOKEN")
@@ -261,14 +255,15 @@ def test_too_many_requests_slow_a_fleet_down_and_fail_nobody(
 def test_a_failing_hub_fails_nobody_and_a_failing_repo_is_set_aside(
     repos: StandIn, tmp_path: Path, scratch: ScratchOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leconvert.transfer.client._FIRST_FAILURE_SECONDS", 0.01)
-    monkeypatch.setattr("leconvert.transfer.client._LONGEST_FAILURE_SECONDS", 0.05)
+    for name, seconds in (
+        ("FIRST_FAILURE", 0.01),
+        ("LONGEST_FAILURE", 0.05),
+        ("FIRST_PAUSE", 1e-3),
+    ):
+        monkeypatch.setattr(f"leconvert.transfer.client._{name}_SECONDS", seconds)
     alone = WorkerOptions(max_workers=1)
-    monkeypatch.setattr("leconvert.transfer.client._FIRST_PAUSE_SECONDS", 0.001)
     repos.break_requests(Fault("status", path="", status=503, times=15))
-    done = run(
-        tmp_path, scratch, "tester/pick", "tester/place", workers=WorkerOptions(max_workers=1)
-    )
+    done = run(tmp_path, scratch, "tester/pick", "tester/place", workers=alone)
     assert set(states(done).values()) == {"converted"}
     repos.break_requests(Fault("status", path=r"/stranger/push/tree/", status=500, times=None))
     done = run(tmp_path, scratch, "stranger/push@v2.1", "tester/pick", workers=alone)
@@ -292,9 +287,13 @@ class Clock:
         return stop.is_set()
 
 
+def pace_by(clock: Clock, path: Path) -> Pace:
+    return Pace(path, threading.Event(), clock=clock, wait=clock.wait)
+
+
 def test_all_hosts_wait_before_they_ask_once_one_was_refused(tmp_path: Path) -> None:
     path, clock = tmp_path / "pause.json", Clock()
-    one, other = (Pace(path, threading.Event(), clock=clock, wait=clock.wait) for _ in range(2))
+    one, other = pace_by(clock, path), pace_by(clock, path)
     other.before()
     assert clock.waited == []
     one.after(429, {"Retry-After": "120"})
@@ -317,21 +316,17 @@ def test_all_hosts_wait_before_they_ask_once_one_was_refused(tmp_path: Path) -> 
     # A clock that goes wrong, or a record that is none, holds nobody for long.
     one.after(429, {"Retry-After": "100000"})
     assert read_pause(path, clock.now - 1e6) == 900.0
-    path.write_text("{")
-    assert read_pause(path, clock.now) == 0.0
-    path.write_text('{"format": "leconvert/hub-pause", "version": 1, "run_id": "-"}')
-    assert read_pause(path, clock.now) == 0.0
-
-
-def test_a_host_whose_clock_is_a_day_ahead_holds_the_others_for_one_pause(tmp_path: Path) -> None:
-    path, ahead, clock = tmp_path / "pause.json", Clock(), Clock()
+    for text in ("{", '{"format": "leconvert/hub-pause", "version": 1, "run_id": "-"}'):
+        path.write_text(text)
+        assert read_pause(path, clock.now) == 0.0
+    # A host whose clock is a day ahead holds the others for one pause, and follows what it is told.
+    path, ahead, clock = tmp_path / "other.json", Clock(), Clock()
     ahead.now += 86_400
-    Pace(path, threading.Event(), clock=ahead, wait=ahead.wait).after(429, {"Retry-After": "60"})
-    pace = Pace(path, threading.Event(), clock=clock, wait=clock.wait)
+    pace_by(ahead, path).after(429, {"Retry-After": "60"})
+    pace = pace_by(clock, path)
     for _ in range(3):
         pace.before()
     assert clock.waited == [900.0]
-    # The host itself goes on to follow what it is told.
     pace.after(429, {"Retry-After": "30"})
     pace.before()
     assert clock.waited == [900.0, 30.0]
