@@ -71,7 +71,7 @@ def test_every_element_is_closed_none_is_a_strangers_and_nothing_is_fetched() ->
     assert "@import" not in html
 
 
-def test_a_page_by_the_ten_thousand_is_small_and_made_in_linear_time(
+def test_a_page_is_small_and_made_in_linear_time(
     calls_of: Callable[[Callable[[], object]], int],
 ) -> None:
     assert len(page(run_story(batches=10_000, hosts=8, workers_a_host=8)).encode()) < 300_000

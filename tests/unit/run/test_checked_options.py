@@ -23,20 +23,17 @@ TEXT: Any = "observation.state"
 
 
 def test_numbers_may_be_numpys_and_tuples_may_be_lists(small_source: Path, tmp_path: Path) -> None:
+    layout = LayoutOptions(
+        data_file_size_in_mb=NUMPY.float32(2.5), video_file_size_in_mb=NUMPY.int64(3),
+        episodes_per_batch=NUMPY.int32(2),
+    )  # fmt: skip
+    frames = (FrameInterval(NUMPY.int64(0), NUMPY.int64(0), NUMPY.int64(4)),)
     report = leconvert.convert(
-        small_source,
-        output=tmp_path / "out",
-        layout=LayoutOptions(
-            data_file_size_in_mb=NUMPY.float32(2.5),
-            video_file_size_in_mb=NUMPY.int64(3),
-            episodes_per_batch=NUMPY.int32(2),
-        ),
+        small_source, output=tmp_path / "out", layout=layout,
         leases=LeaseOptions(lease_seconds=NUMPY.float32(30)),
         workers=WorkerOptions(max_workers=NUMPY.int64(1)),
-        selection=EpisodeSelection(
-            frames=(FrameInterval(NUMPY.int64(0), NUMPY.int64(0), NUMPY.int64(4)),)
-        ),
-    )
+        selection=EpisodeSelection(frames=frames),
+    )  # fmt: skip
     assert report.episodes == 5
     assert RepairOptions(retime=NUMPY.bool_(True)).flags() == ("--retime",)
     names: Any = ["b", "a"]
@@ -45,23 +42,25 @@ def test_numbers_may_be_numpys_and_tuples_may_be_lists(small_source: Path, tmp_p
     assert EpisodeSelection(exclude_tasks=names) == EpisodeSelection(exclude_tasks=("b", "a"))
 
 
-WRONG: dict[str, Callable[[], object]] = {
-    "drop_features takes several values": lambda: RepairOptions(drop_features=TEXT),
-    "accept takes several values": lambda: RepairOptions(accept=TEXT),
-    "exclude_tasks takes several": lambda: EpisodeSelection(exclude_tasks=TEXT),
-    "num_workers must be a whole number, not 1.5": lambda: WorkerOptions(num_workers=1.5),  # type: ignore[arg-type]
-    "max_workers must be a whole number, not 'x'": lambda: WorkerOptions(max_workers="x"),  # type: ignore[arg-type]
-    "max_attempts must be a whole number": lambda: LeaseOptions(max_attempts=math.inf),  # type: ignore[arg-type]
-    # The heartbeat's thread ended at its first wait, so nothing renewed the lease.
-    "lease_seconds is too large": lambda: LeaseOptions(lease_seconds=math.inf),
-    "lease_seconds is too larg": lambda: LeaseOptions(lease_seconds=1e12),
-}
-
-
-@pytest.mark.parametrize("said", WRONG)
-def test_no_text_is_taken_letter_by_letter_nor_a_number_out_of_range(said: str) -> None:
+@pytest.mark.parametrize(
+    ("said", "make"),
+    [
+        ("drop_features takes several", lambda: RepairOptions(drop_features=TEXT)),
+        ("accept takes several values", lambda: RepairOptions(accept=TEXT)),
+        ("exclude_tasks takes several", lambda: EpisodeSelection(exclude_tasks=TEXT)),
+        ("num_workers must be a whole number, not 1.5", lambda: WorkerOptions(num_workers=1.5)),  # type: ignore[arg-type]
+        ("max_workers must be a whole number, not 'x'", lambda: WorkerOptions(max_workers="x")),  # type: ignore[arg-type]
+        ("max_attempts must be a whole number", lambda: LeaseOptions(max_attempts=math.inf)),  # type: ignore[arg-type]
+        # The heartbeat's thread ended at its first wait, so nothing renewed the lease.
+        ("lease_seconds is too large", lambda: LeaseOptions(lease_seconds=math.inf)),
+        ("lease_seconds is too large", lambda: LeaseOptions(lease_seconds=1e12)),
+    ],
+)
+def test_no_text_is_taken_letter_by_letter_nor_a_number_out_of_range(
+    said: str, make: Callable[[], object]
+) -> None:
     with pytest.raises(UsageError, match=said):
-        WRONG[said]()
+        make()
 
 
 def test_frames_are_whole_numbers(small_source: Path) -> None:

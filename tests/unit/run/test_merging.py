@@ -180,7 +180,7 @@ def test_depth_cameras_that_store_other_distances_are_not_merged(
     assert "--drop-feature NAME" in str(caught.value.next_step)
 
 
-def test_places_that_make_no_sense_are_refused_and_a_fault_is_told_with_its_source(
+def test_senseless_places_are_refused_and_faults_told_with_their_source(
     two: list[Path], tmp_path: Path
 ) -> None:
     with pytest.raises(UsageError, match="lies inside"):
@@ -222,7 +222,7 @@ def test_two_mounts_of_one_export_are_one_dataset_and_a_copy_is_not(
 # --- provenance -----------------------------------------------------------------------------------
 
 
-def test_each_episode_names_its_source_or_its_number_and_a_plain_conversion_none(
+def test_each_episode_names_its_source_and_a_plain_conversion_none(
     two: list[Path], tmp_path: Path
 ) -> None:
     leconvert.merge(two, output=tmp_path / "out", repairs=RepairOptions(reindex=True))

@@ -80,9 +80,7 @@ def vanishing(planned: OpenedRun, monkeypatch: pytest.MonkeyPatch) -> OpenedRun:
     return planned
 
 
-def test_a_run_that_vanishes_before_it_can_be_joined_is_planned_anew(
-    vanishing: OpenedRun, places: Places
-) -> None:
+def test_a_run_that_vanishes_is_planned_anew(vanishing: OpenedRun, places: Places) -> None:
     run = open_or_plan(*places)
     assert run.paths.run_id != vanishing.paths.run_id
     assert run.manifest.num_episodes == vanishing.manifest.num_episodes

@@ -131,7 +131,7 @@ def test_too_little_room_is_an_error_that_says_where(
     assert "2 states, up to 9.0 MiB" in str(caught.value.next_step)
 
 
-def test_a_try_that_another_planner_disturbs_counts_as_yes(
+def test_a_try_that_is_disturbed_counts_as_yes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.link

@@ -138,7 +138,7 @@ def test_a_dataset_is_split_and_every_part_is_proven(
         assert verify_pair(part.output, small_result, depth="bytes").ok
 
 
-def test_what_is_finished_is_left_and_what_was_interrupted_is_resumed(
+def test_the_finished_is_left_and_the_interrupted_resumed(
     small_source: Path, tmp_path: Path
 ) -> None:
     into = {"a": "0-1", "b": "2-3", "c": "4"}

@@ -38,16 +38,14 @@ BYTES = ProofOptions(verify="bytes")
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Episodes whose clips have B-frames and keyframes far apart; images in the tables, too."""
-    spec = DatasetSpec(
-        episodes=4,
-        frames=[30, 41, 24, 12],
-        cameras=(
-            CameraSpec(key=CAMERA, width=64, height=48, gop_size=12, options={"bf": "2"}),
-            CameraSpec(key="observation.images.wrist", width=32, height=32, gop_size=5),
-        ),
-        image_keys=("observation.images.still",),
-        image_size=(16, 16),
+    cameras = (
+        CameraSpec(key=CAMERA, width=64, height=48, gop_size=12, options={"bf": "2"}),
+        CameraSpec(key="observation.images.wrist", width=32, height=32, gop_size=5),
     )
+    spec = DatasetSpec(
+        episodes=4, frames=[30, 41, 24, 12], cameras=cameras, image_size=(16, 16),
+        image_keys=("observation.images.still",),
+    )  # fmt: skip
     return make_dataset(tmp_path_factory.mktemp("trim") / "source", spec)
 
 

@@ -95,9 +95,7 @@ def test_an_environment_of_uvx_is_left_alone_and_made_anew_with_the_package(
     assert "--from leconvert " in install_command("av")
 
 
-def test_every_extra_stands_for_its_packages_and_the_error_names_the_command(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_every_extra_stands_for_its_packages_and_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
     error = missing_package("Plots need matplotlib", "plots", ", or leave --plots out")
     assert "matplotlib" in error.message
     assert error.next_step == f"Run `{command_for_extra('plots')}`, or leave --plots out."

@@ -95,9 +95,7 @@ def test_a_forked_process_sees_what_one_that_is_started_anew_sees(tmp_path: Path
     assert said["files"] == 2
 
 
-def test_ends_and_signals_are_told_as_by_subprocess_and_threads_may_start_processes_at_once(
-    tmp_path: Path,
-) -> None:
+def test_ends_and_signals_are_told_as_by_subprocess_to_threads_too(tmp_path: Path) -> None:
     ends, signals, said = ran(
         tmp_path,
         """

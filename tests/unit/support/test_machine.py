@@ -26,9 +26,7 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def test_without_groups_the_machine_is_what_there_is_and_its_memory_what_the_kernel_says(
-    machine: Machine,
-) -> None:
+def test_without_groups_the_machine_is_what_the_kernel_says(machine: Machine) -> None:
     assert machine.cores() == 8
     assert machine.free_memory() == 10 * GIB
     (machine.proc / "meminfo").unlink()

@@ -132,7 +132,7 @@ class Remembering:
         return {"pickled_in": [None]}
 
 
-def test_what_fails_in_another_process_fails_here_and_work_is_pickled_once(
+def test_what_fails_elsewhere_fails_here_and_work_is_pickled_once(
     started: list[subprocess.Popen[bytes]],
 ) -> None:
     results = []

@@ -111,7 +111,7 @@ def test_a_packer_gives_signs_of_life(run: RunPaths, monkeypatch: pytest.MonkeyP
     assert "packer-lock" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_a_beat_that_cannot_be_written_does_not_end_the_packer(
+def test_a_beat_that_fails_does_not_end_the_packer(
     run: RunPaths, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beats = 0

@@ -32,7 +32,7 @@ def test_another_file_than_was_planned_is_refused_at_open(planned: OpenedRun, na
         open_run(root)
 
 
-def test_batches_are_read_by_number_and_one_that_is_another_than_its_offset_says_is_refused(
+def test_batches_are_read_by_number_and_one_at_anothers_offset_is_refused(
     planned: OpenedRun,
 ) -> None:
     batches = list(planned.batches)

@@ -113,7 +113,7 @@ def test_publishing_forces_the_folder_to_the_disk(mine: Path, tmp_path: Path) ->
     assert fs.operations == [("link", mine), ("sync_dir", tmp_path)]
 
 
-def test_a_full_disk_leaves_no_temporary_file_and_a_rename_whose_answer_was_lost_counts_as_done(
+def test_a_full_disk_leaves_no_file_and_a_rename_whose_answer_is_lost_counts(
     tmp_path: Path,
 ) -> None:
     fs = FaultyFileSystem()

@@ -23,7 +23,7 @@ def shard(tmp_path: Path) -> Path:
     return path
 
 
-def test_promoting_twice_is_harmless_and_a_superseded_packer_cannot_make_its_tree_anew(
+def test_promoting_twice_is_harmless_and_nobody_makes_a_tree_anew(
     shard: Path, tmp_path: Path
 ) -> None:
     tree = tmp_path / "tree"

@@ -55,9 +55,7 @@ def test_what_is_not_our_record_is_refused_with_path_and_step(raw: bytes, said: 
     assert caught.value.next_step
 
 
-def test_the_current_run_is_none_at_first_survives_a_new_process_and_is_not_ignored_when_damaged(
-    tmp_path: Path,
-) -> None:
+def test_the_current_run_is_none_at_first_and_not_ignored_when_damaged(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_record(tmp_path / "none", "done", version=1)
     work = WorkDir(tmp_path / "work")

@@ -262,9 +262,7 @@ def test_a_done_record_that_was_edited_counts_no_bytes(planned: OpenedRun) -> No
         assert observer.look().video.batches_read == 5, "it is asked for again"
 
 
-def test_a_failure_that_cannot_be_read_is_one_without_a_message(
-    planned: OpenedRun, worker_on: WorkerOn
-) -> None:
+def test_an_unreadable_failure_has_no_message(planned: OpenedRun, worker_on: WorkerOn) -> None:
     lease = worker_on("far", max_attempts=1).claim(1)
     lease.fail(UnreadableSourceError("clip 7 is torn."))
     whole = planned.paths.failed(1).read_bytes()
@@ -305,9 +303,7 @@ def test_an_edited_manifest_is_a_sentence(planned: OpenedRun, changes: dict[str,
     assert caught.value.next_step == ("Begin a new run with --restart.")
 
 
-def test_a_batch_that_was_edited_and_a_record_that_is_nested_without_end_are_a_sentence(
-    planned: OpenedRun,
-) -> None:
+def test_an_edited_batch_and_a_record_nested_without_end_are_a_sentence(planned: OpenedRun) -> None:
     path = planned.paths.root / "batches.jsonl"
     first, rest = path.read_text().split("\n", 1)
     changes: tuple[dict[str, object], ...] = ({"shards": 7}, {"shards": [[9, 0, 0, 1, 1]]})

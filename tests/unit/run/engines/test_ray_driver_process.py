@@ -63,7 +63,7 @@ def test_what_a_driver_says_last_is_remembered(make_driver: MakeDriver, tmp_path
     assert (tmp_path / "tries").read_text() == "x"
 
 
-def test_a_refusal_or_a_death_before_it_begins_is_the_driver_s_error(
+def test_a_refusal_or_an_early_death_is_the_drivers_error(
     make_driver: MakeDriver, tmp_path: Path
 ) -> None:
     driver = make_driver(

@@ -79,7 +79,7 @@ def replace_done(run: OpenedRun, content: bytes) -> None:
     run.paths.done(0).write_bytes(content)
 
 
-def test_names_that_were_asked_for_too_early_are_found(
+def test_names_asked_for_too_early_are_found(
     worked: OpenedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An NFS client goes on believing that there is no such name until the folder is opened."""

@@ -220,7 +220,7 @@ def test_large_tables_are_compared_a_block_at_a_time(
     assert (found.what, found.episode) == ("column 'timestamp', row 2", 1)
 
 
-def test_what_a_schema_says_besides_is_compared_with_every_episode_of_the_source(
+def test_what_else_a_schema_says_is_compared_with_every_episode(
     small_source: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -377,7 +377,7 @@ def test_images_that_the_source_cannot_give_are_the_sources(
 # --- what a result lacks of its source ---
 
 
-def test_a_clip_rows_or_a_list_that_cannot_be_read_are_the_sources(
+def test_unreadable_clips_rows_and_lists_are_the_sources(
     small_result: Path, source_copy: Path
 ) -> None:
     assert reason_to_keep(small_result, source_copy, Repairs()) is None

@@ -36,11 +36,10 @@ class Tensor:
     def shape(self) -> tuple[int, ...]:
         return self.values.shape
 
-    def numpy(self) -> np.ndarray[Any, Any]:
+    def numpy(self, *_: Any, **__: Any) -> np.ndarray[Any, Any]:
         return self.values
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        return self.values
+    __array__ = numpy
 
 
 def samples_of(root: Path) -> list[dict[str, Any]]:

@@ -148,9 +148,7 @@ def test_kept_rows_that_name_other_episodes_are_found(
     assert found.startswith(f"{KEPT_TABLE}: {said}")
 
 
-def test_changed_files_and_those_of_other_episodes_are_not_taken_for_the_sources(
-    pair: tuple[Path, Path],
-) -> None:
+def test_changed_files_and_those_of_others_are_not_the_sources(pair: tuple[Path, Path]) -> None:
     source, result = pair
     swap_sizes(result / KEPT_CLIP)
     for depth in ("structure", "bytes"):

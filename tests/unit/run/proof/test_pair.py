@@ -78,7 +78,7 @@ def test_a_clip_without_frames_is_told_apart(small_result: Path, source_copy: Pa
     assert (found.expected, found.found) == ("7", "12")
 
 
-def test_it_stops_after_the_piece_in_hand_and_folders_may_be_texts(
+def test_it_stops_after_a_piece_and_folders_may_be_texts(
     small_result: Path, small_source: Path
 ) -> None:
     stop = threading.Event()

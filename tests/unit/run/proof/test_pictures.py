@@ -53,7 +53,7 @@ def test_a_misplaced_image_is_found(
     assert {(each.path, each.episode, each.stream) for each in found} == {(DATA, 0, "data")}
 
 
-def test_a_description_of_a_camera_that_is_no_table_is_no_hindrance(
+def test_an_odd_description_of_a_camera_is_no_hindrance(
     picture_source: Path, tmp_path: Path
 ) -> None:
     source = Path(shutil.copytree(picture_source, tmp_path / "source"))

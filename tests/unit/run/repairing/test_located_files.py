@@ -181,9 +181,7 @@ def test_files_fit_where_each_begins_and_ends_with_an_episode() -> None:
         assert fitted(lengths, np.array(frames, np.int64)) is None
 
 
-def test_one_camera_of_several_that_lies_elsewhere_or_is_not_declared_is_told_and_not_dropped(
-    tmp_path: Path,
-) -> None:
+def test_one_camera_of_several_that_lies_elsewhere_or_is_undeclared_is_told(tmp_path: Path) -> None:
     cameras = (CameraSpec("observation.images.top", 32, 32), CameraSpec(WRIST, 32, 32))
     root, spec = tmp_path / "two", DatasetSpec(episodes=2, frames=4, cameras=cameras)
     leconvert.convert(make_dataset(tmp_path / "two_v21", spec), output=root)
@@ -283,7 +281,7 @@ def _passes(result: Path, source: Path) -> bool:
         return False
 
 
-def test_files_that_did_not_have_to_be_located_are_a_difference(
+def test_files_located_without_need_are_a_difference(
     files_of_episodes: Path, tmp_path: Path
 ) -> None:
     result = tmp_path / "result"

@@ -370,7 +370,7 @@ def test_a_dataset_that_was_repaired_before_can_be_repaired_and_undone(broken: P
     assert snapshot(broken) == before
 
 
-def test_samples_lie_so_that_their_blocks_can_be_shared_and_their_times_are_proven(
+def test_samples_lie_so_that_blocks_can_be_shared_and_times_are_proven(
     broken: Path, tmp_path: Path
 ) -> None:
     drift_in_place(broken)
@@ -598,9 +598,7 @@ def test_two_repairs_exclude_each_other_and_what_is_kept_of_a_dataset_stays(brok
     assert not broken.exists()
 
 
-def test_a_dataset_that_changes_meanwhile_is_not_replaced(
-    broken: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dataset_changed_meanwhile_stays(broken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drift_in_place(broken)
     real = apply.try_renames
 
