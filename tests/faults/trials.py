@@ -61,13 +61,8 @@ STAGES = ("plan", "work", "pack", "swap", "finish", "clean")
 WRITING = frozenset({"StorageError", "OutcomeUnknownError"})
 """What a run may end with after an operation failed that would have changed something."""
 LOOKING = frozenset(
-    {
-        "SourceError",
-        "FindingsError",
-        "UnreadableSourceError",
-        "SourceChangedError",
-        "VerificationError",
-    }
+    f"{what}Error"
+    for what in ("Source", "Findings", "UnreadableSource", "SourceChanged", "Verification")
 )
 """What it may end with besides where a file of the source or the new tree cannot be looked at."""
 _TRIAL_SECONDS = 60

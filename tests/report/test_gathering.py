@@ -231,7 +231,10 @@ def test_a_result_that_differs_is_told_with_the_first_differences(
     source_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write = assembly.v3.write_tasks
-    wrong = lambda root, tasks: write(root, [(0, "Wrong."), *tasks[1:]])  # noqa: E731
+
+    def wrong(root: Path, tasks: list[tuple[int, str]]) -> None:
+        write(root, [(0, "Wrong."), *tasks[1:]])
+
     monkeypatch.setattr(assembly.v3, "write_tasks", wrong)
     with pytest.raises(VerificationError):
         convert(source_copy, output=tmp_path / "out", report=tmp_path / "page.html")
