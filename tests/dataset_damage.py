@@ -16,6 +16,7 @@ __all__ = [
     "EPISODES",
     "TASKS",
     "TOP",
+    "Change",
     "Damage",
     "byte_order_mark",
     "edit_box",

@@ -10,8 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from leconvert.dataset.formats.v3 import EpisodesReader
+from leconvert.workdir.former import former_states
 
-__all__ = ["digest_of", "open_below", "read_episodes", "snapshot"]
+__all__ = ["digest_of", "former_of", "open_below", "read_episodes", "snapshot"]
 
 
 def snapshot(root: Path) -> dict[str, tuple[int, int, str]]:
@@ -52,6 +53,11 @@ def open_below(*roots: Path) -> list[str]:
             if any(path.is_relative_to(root) for root in roots):
                 found.append(str(path))
     return found
+
+
+def former_of(result: Path) -> list[Path]:
+    """Return the places of a result's former states, the newest first."""
+    return [state.path for state in former_states([result])[result] if state.is_there]
 
 
 def read_episodes(root: Path) -> pa.Table:

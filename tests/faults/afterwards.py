@@ -51,21 +51,10 @@ from leconvert.run.upkeep import clean_kept_source, clean_work_dir
 from leconvert.testing import edit_info
 
 __all__ = [
-    "AFTERWARDS",
-    "CASES_AFTERWARDS",
-    "CHANGES",
-    "OVERWRITTEN",
-    "OVERWRITTEN_FILES",
-    "Datasets",
-    "after_kills",
-    "after_trial",
-    "overwriting_trial",
-    "own_card",
-    "own_file",
-    "own_key",
-    "run_scene",
-    "to_the_end",
-]
+    "AFTERWARDS", "CASES_AFTERWARDS", "CHANGES", "OVERWRITTEN", "OVERWRITTEN_FILES", "Datasets",
+    "after_kills", "after_trial", "overwriting_trial", "own_card", "own_file", "own_key",
+    "run_scene", "to_the_end",
+]  # fmt: skip
 
 CASES_AFTERWARDS = ("in-place", "two-renames", "deleting", "output", "forced", "renewed")
 _OTHER_OPTIONS: dict[str, Any] = {"video_file_size_in_mb": 0.0001}

@@ -6,14 +6,17 @@ operations a test can let a process die, another process act, or the network los
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from leconvert.workdir.fs import FileSystem, Identity
 
-__all__ = ["CrashError", "FaultyFileSystem"]
+__all__ = ["KINDS", "CrashError", "FaultyFileSystem", "MakeFs", "nfs"]
 
 
 class CrashError(BaseException):
@@ -88,9 +91,9 @@ class FaultyFileSystem(FileSystem):
         """
         self._rules.insert(0, _Rule(operation, match, action, None, False, 1))
 
-    def crash_before(self, operation: str, *, match: str = "") -> None:
+    def crash_before(self, operation: str) -> None:
         """Let the process die right before the next such operation."""
-        self.before(operation, self._crash, match=match)
+        self.before(operation, self._crash)
 
     def _crash(self) -> None:
         self._crashed = True
@@ -204,3 +207,16 @@ class FaultyFileSystem(FileSystem):
             self._crashed = True
             raise CrashError
         self.points += 1
+
+
+def nfs(crash_at: int | None = None) -> FaultyFileSystem:
+    """Return a file system that knows no flags of renameat2."""
+    fs = FaultyFileSystem(crash_at)
+    for operation in ("exchange", "rename_no_replace"):
+        fs.fail(operation, errno.EINVAL, times=None)
+    return fs
+
+
+MakeFs = Callable[[int | None], FaultyFileSystem]
+KINDS = [pytest.param(FaultyFileSystem, id="exchange"), pytest.param(nfs, id="two-renames")]
+"""File systems on which a swap is one exchange, or two renames."""

@@ -58,14 +58,8 @@ def test_trees_are_identical_for_any_workers_and_batches(
     workers: int,
     episodes_per_batch: int | None,
 ) -> None:
-    leconvert.convert(
-        rolling_source,
-        output=tmp_path / "out",
-        layout=replace(LIMITS, episodes_per_batch=episodes_per_batch),
-        workers=WorkerOptions(
-            orchestrate=orchestrate,
-            num_workers=workers if orchestrate else None,
-            max_workers=None if orchestrate else workers,
-        ),
-    )
+    layout = replace(LIMITS, episodes_per_batch=episodes_per_batch)
+    number = {"num_workers" if orchestrate else "max_workers": workers}
+    options = WorkerOptions(orchestrate=orchestrate, **number)
+    leconvert.convert(rolling_source, output=tmp_path / "out", layout=layout, workers=options)
     assert digest_of(tmp_path / "out") == expected_digest

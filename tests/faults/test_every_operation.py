@@ -61,12 +61,10 @@ def test_no_change_of_the_disk_goes_unseen(
     disk = WatchedDisk(place.root, has_links=case.has_links)
     with disk:
         api.convert(
-            place.source,
-            output=None if case.in_place else place.target,
+            place.source, output=None if case.in_place else place.target,
             workers=WorkerOptions(max_workers=1),
-            layout=LayoutOptions(episodes_per_batch=case.episodes_per_batch),
-            keep_work_dir=True,
-        )
+            layout=LayoutOptions(episodes_per_batch=case.episodes_per_batch), keep_work_dir=True,
+        )  # fmt: skip
     there = {
         str(path): -1 if path.is_dir() else path.stat().st_size for path in place.root.rglob("*")
     }

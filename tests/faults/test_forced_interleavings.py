@@ -45,12 +45,8 @@ PATIENCE_SECONDS = 60
 
 
 def plan(source: Path, target: Path, work_dir: Path, *, restart: bool = False) -> OpenedRun:
-    return open_or_plan(
-        source,
-        target,
-        work_dir,
-        Conversion(layout=LayoutOptions(episodes_per_batch=1), plan=PlanOptions(restart=restart)),
-    )
+    layout, options = LayoutOptions(episodes_per_batch=1), PlanOptions(restart=restart)
+    return open_or_plan(source, target, work_dir, Conversion(layout=layout, plan=options))
 
 
 class Frozen:

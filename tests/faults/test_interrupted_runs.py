@@ -7,6 +7,7 @@ import os
 import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from tests.faults.faulty_files import CrashError
@@ -21,11 +22,9 @@ from leconvert.cli.main import main
 from leconvert.run import worker
 from leconvert.run.conversion import PlanOptions
 from leconvert.run.packer import pack_run
-from leconvert.support.errors import (
-    InterruptedRunError,
-    SourceChangedError,
-)
+from leconvert.support.errors import InterruptedRunError, SourceChangedError
 from leconvert.support.progress import SilentProgress, Stage
+from leconvert.testing import edit_lines
 from leconvert.workdir.fs import FileSystem
 
 
@@ -50,7 +49,7 @@ class StopAfter(SilentProgress):
             self._stop.set()
 
 
-def test_a_run_that_was_asked_to_stop_is_resumed(
+def test_a_run_that_stopped_is_resumed(
     small_source: Path, tmp_path: Path, quiet_digest: str
 ) -> None:
     stop = threading.Event()
@@ -68,17 +67,17 @@ def test_a_source_file_written_while_its_batch_is_read_stops_the_swap(
 ) -> None:
     run = open_or_plan(source_copy, tmp_path / "out", tmp_path / "work")
     path = next(source_copy.rglob("episode_000002.mp4"))
-    other = next(source_copy.rglob("episode_000003.mp4"))
+    other = path.with_name("episode_000003.mp4").read_bytes()
     write = worker.ShardWriter.write
 
     def write_and_change(self: worker.ShardWriter, *arguments: Any, **options: Any) -> Any:
         written = write(self, *arguments, **options)
-        path.write_bytes(other.read_bytes())
+        path.write_bytes(other)
         return written
 
-    monkeypatch.setattr(worker.ShardWriter, "write", write_and_change)
-    run_worker(run.work_dir.root, max_batches=1)
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(worker.ShardWriter, "write", write_and_change)
+        run_worker(run.work_dir.root, max_batches=1)
 
     def go_on() -> None:
         # A file of the batches that are left is looked at before it is read, others by the packer.
@@ -91,47 +90,41 @@ def test_a_source_file_written_while_its_batch_is_read_stops_the_swap(
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("change", ["removed", "added"])
+@pytest.mark.parametrize(
+    ("change", "said"), [("removed", "missing now"), ("added", "new since the plan")]
+)
 def test_a_file_beside_the_episodes_that_goes_or_comes_after_the_plan_stops_the_run(
-    source_copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], change: str
+    source_copy: Path, tmp_path: Path, leconvert_here: Leconvert, change: str, said: str
 ) -> None:
-    notes = source_copy / "notes.txt"
+    notes, work = source_copy / "notes.txt", tmp_path / "work"
     if change == "removed":
-        notes.write_text("about the arm")
-    work = str(tmp_path / "work")
-    convert = ["convert", "--root", str(source_copy), "--output", str(tmp_path / "out")]
-    assert main(["plan", *convert[1:], "--work-dir", work]) == 0
-    assert main(["work", work]) == 0
+        notes.touch()
+    places = ("--root", source_copy, "--output", tmp_path / "out", "--work-dir", work)
+    leconvert_here("plan", *places, code=0)
+    leconvert_here("work", work, code=0)
     if change == "removed":
         notes.unlink()
     else:
-        notes.write_text("about the arm")
-    capsys.readouterr()
-    assert main(["pack", work]) == 4
-    said = capsys.readouterr().err
-    assert (
-        "  notes.txt: " + ("missing now" if change == "removed" else "new since the plan") in said
-    )
-    assert "run the command again with --restart" in said
-    assert main([*convert, "--no-push", "--work-dir", work, "--restart"]) == 0
+        notes.touch()
+    refused = leconvert_here("pack", work, code=4).stderr
+    assert f"  notes.txt: {said}" in refused
+    assert "run the command again with --restart" in refused
+    leconvert_here("convert", *places, "--no-push", "--restart", code=0)
     assert (tmp_path / "out/notes.txt").exists() == (change == "added")
 
 
-def test_a_source_that_changes_after_the_work_stops_the_swap(
-    source_copy: Path, tmp_path: Path
-) -> None:
-    out, work = tmp_path / "out", tmp_path / "work"
-    run = open_or_plan(source_copy, out, work)
+def test_a_source_changed_after_the_work_stops_the_swap(source_copy: Path, tmp_path: Path) -> None:
+    places = {"output": tmp_path / "out", "work_dir": tmp_path / "work"}
+    run = open_or_plan(source_copy, *places.values())
     run_worker(run.work_dir.root)
-    path = source_copy / "meta/tasks.jsonl"
-    path.write_text(path.read_text().replace("cube", "ball"))
+    edit_lines(source_copy, "tasks", lambda lines: lines[0].update(task="Pick up the ball."))
     with pytest.raises(SourceChangedError):
         pack_run(run)
-    assert not out.exists()
+    assert not (tmp_path / "out").exists()
     with pytest.raises(SourceChangedError):
-        leconvert.convert(source_copy, output=out, work_dir=work)
-    leconvert.convert(source_copy, output=out, work_dir=work, plan=PlanOptions(restart=True))
-    assert out.is_dir()
+        leconvert.convert(source_copy, **places)
+    leconvert.convert(source_copy, **places, plan=PlanOptions(restart=True))
+    assert (tmp_path / "out").is_dir()
 
 
 def test_restart_between_the_two_renames_of_a_swap_says_where_the_dataset_is(
@@ -172,9 +165,7 @@ def test_restart_between_the_two_renames_of_a_swap_says_where_the_dataset_is(
 def test_a_bug_says_that_it_is_one(
     leconvert_here: Leconvert, small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: object) -> None:
-        raise ZeroDivisionError("surprise")
-
+    broken = Mock(side_effect=ZeroDivisionError("surprise"))
     monkeypatch.setattr("leconvert.run.packer.run._assemble", broken)
     stopped = leconvert_here("convert", small_source, tmp_path / "out", code=70)
     assert "surprise" in stopped.stderr

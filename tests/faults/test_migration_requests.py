@@ -148,21 +148,13 @@ def migrate_by_a_fleet(
     return len(hub.log)
 
 
-def test_a_fleets_worker_killed_after_the_commit_is_gone_on_with(
-    hub: StandIn,
-    source: Path,
-    expected: dict[str, dict[str, str]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Request 32 makes the commit: the tags are missing, by which the source is found."""
-    monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
-    new = expected["reference"]
-    migrate_by_a_fleet(hub, source, new, tmp_path / "place", "reference", 32)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("layout", [*LAYOUTS, "reference"])
+@pytest.mark.parametrize(
+    ("layout", "number"),
+    [
+        ("reference", 32),  # makes the commit: the tags are missing, by which the source is found
+        *(pytest.param(each, None, marks=pytest.mark.slow) for each in (*LAYOUTS, "reference")),
+    ],
+)
 def test_a_fleets_worker_killed_after_any_request_is_gone_on_with(
     hub: StandIn,
     source: Path,
@@ -170,8 +162,13 @@ def test_a_fleets_worker_killed_after_any_request_is_gone_on_with(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     layout: str,
+    number: int | None,
 ) -> None:
     monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
-    last = migrate_by_a_fleet(hub, source, expected[layout], tmp_path / "0", layout, 0)
-    for number in range(1, last):
-        migrate_by_a_fleet(hub, source, expected[layout], tmp_path / str(number), layout, number)
+
+    def killed_after(request: int) -> int:
+        place = tmp_path / str(request)
+        return migrate_by_a_fleet(hub, source, expected[layout], place, layout, request)
+
+    for each in range(1, killed_after(0)) if number is None else [number]:
+        killed_after(each)

@@ -50,11 +50,9 @@ class Scene:
 
     def push(self) -> None:
         push(
-            self.result,
-            PushOptions(repo_id=self.repo_id, commit_operations=self.operations),
-            api=self.api,
-            pause=lambda _: None,
-        )
+            self.result, PushOptions(repo_id=self.repo_id, commit_operations=self.operations),
+            api=self.api, pause=lambda _: None,
+        )  # fmt: skip
 
     def look(self, _: LoggedRequest | None = None) -> None:
         repo = self.hub.repo(self.repo_id)
@@ -132,24 +130,20 @@ def _break_and_check(scene: Scene, kind: str, at: int) -> None:
     scene.check_sent_once()
 
 
-def _down_and_check(scene: Scene, at: int) -> None:
-    """The Hub stops answering for good; later it is back."""
-    scene.hub.break_requests(Fault("drop_before", at=at, onward=True))
-    with pytest.raises(HubUnavailableError):
-        scene.push()
-    scene.check_order(complete=False)
-    scene.hub.break_requests()
-    scene.push()
-    scene.check_order()
-    scene.check_sent_once()
-
-
-def test_a_push_takes_so_many_requests(scene: Callable[..., Scene]) -> None:
+def test_a_push_takes_so_many_requests_and_bytes_that_change_on_their_way_up_are_sent_again(
+    scene: Callable[..., Scene],
+) -> None:
     here = scene()
     here.push()
     assert len(here.hub.log) == REQUESTS
     assert here.met == STATES
     here.check_sent_once()
+    here = scene()
+    here.hub.break_requests(Fault("flip_up", method="PUT", path="/upload/", at_byte=7))
+    here.push()
+    here.check_order()
+    repo = here.hub.repo(here.repo_id)
+    assert contents(repo, repo.tags["v3.0"]) == _contents(here.result)
 
 
 def _every(number: int) -> pytest.MarkDecorator:
@@ -162,17 +156,14 @@ def test_a_push_that_was_cut_off_after_any_request_is_completed_by_the_next(
     scene: Callable[..., Scene], every: int
 ) -> None:
     for number in range(1, REQUESTS, every):
-        _cut_and_check(scene(), number)
-
-
-def _cut_and_check(here: Scene, number: int) -> None:
-    with cut_after(number), pytest.raises(CutOff):
+        here = scene()
+        with cut_after(number), pytest.raises(CutOff):
+            here.push()
+        here.check_order(complete=False)
         here.push()
-    here.check_order(complete=False)
-    here.push()
-    here.check_order()
-    here.check_sent_once()
-    assert not [r for r in here.hub.log if r.fault]
+        here.check_order()
+        here.check_sent_once()
+        assert not [r for r in here.hub.log if r.fault]
 
 
 def test_a_gap_between_two_tags_is_closed_before_anything_else(
@@ -190,23 +181,17 @@ def test_a_gap_between_two_tags_is_closed_before_anything_else(
     assert len(writes) == 1
 
 
-def test_a_fault_at_any_request_is_survived(scene: Callable[..., Scene]) -> None:
-    """Each kind comes at least once."""
-    for at in range(2, REQUESTS + 1, 4):
-        _break_and_check(scene(), KINDS[at % len(KINDS)], at)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_fault_at_every_request_is_survived(scene: Callable[..., Scene], kind: str) -> None:
-    for at in range(1, REQUESTS + 1):
-        _break_and_check(scene(), kind, at)
+@pytest.mark.parametrize("kind", [None, *(pytest.param(k, marks=pytest.mark.slow) for k in KINDS)])
+def test_a_fault_at_any_request_is_survived(scene: Callable[..., Scene], kind: str | None) -> None:
+    """Each kind comes at least once, and with the slow tests at every request."""
+    for at in range(2, REQUESTS + 1, 4) if kind is None else range(1, REQUESTS + 1):
+        _break_and_check(scene(), kind or KINDS[at % len(KINDS)], at)
 
 
 UPLOADS = ("PUT /upload/", "POST /verify/", "POST /objects/batch")
-# What a storage answers whose address expired, that got other bytes, or is busy.
-OF_STORAGE = ("400", "403", "404", "409", "412")
 OF_THE_HUB = {"400": 15, "401": 16, "403": 16, "404": 15, "409": 17, "412": 17, "413": 15}
+# What a storage answers whose address expired, that got other bytes, or is busy, and others.
+ANSWERS = (*KINDS, *["401", "408", "413", "503", "400", "403", "404", "409", "412"])
 
 
 def _uploading_fault(place: str, kind: str, **rule: object) -> Fault:
@@ -222,7 +207,7 @@ _FOR_CI = set(zip(UPLOADS, ("403", "404", "403"), strict=True))
     ("place", "kind"),
     [
         pytest.param(*both, marks=() if both in _FOR_CI else pytest.mark.slow)
-        for both in product(UPLOADS, [*KINDS, "401", "408", "413", "503", *OF_STORAGE])
+        for both in product(UPLOADS, ANSWERS)
     ],
 )
 def test_a_fault_of_an_upload_is_survived_or_told_and_the_next_push_goes_on(
@@ -248,28 +233,19 @@ def test_a_fault_of_an_upload_is_survived_or_told_and_the_next_push_goes_on(
         here.check_order()
 
 
-def test_bytes_that_change_on_their_way_up_are_sent_again(scene: Callable[..., Scene]) -> None:
-    here = scene()
-    here.hub.break_requests(Fault("flip_up", method="PUT", path="/upload/", at_byte=7))
-    here.push()
-    here.check_order()
-    repo = here.hub.repo(here.repo_id)
-    assert contents(repo, repo.tags["v3.0"]) == _contents(here.result)
-
-
 @_every(20)
-def test_a_hub_that_goes_away_at_any_request_is_waited_for(
-    scene: Callable[..., Scene], every: int
-) -> None:
+def test_a_hub_that_is_away_is_waited_for(scene: Callable[..., Scene], every: int) -> None:
+    """The Hub stops answering for good; later it is back."""
     for at in range(2, REQUESTS + 1, every):
-        _down_and_check(scene(), at)
-
-
-def _requests_of_a_merge(scene: Callable[..., Scene]) -> int:
-    here = scene(operations=6)
-    here.push()
-    here.check_order()
-    return len(here.hub.log)
+        here = scene()
+        here.hub.break_requests(Fault("drop_before", at=at, onward=True))
+        with pytest.raises(HubUnavailableError):
+            here.push()
+        here.check_order(complete=False)
+        here.hub.break_requests()
+        here.push()
+        here.check_order()
+        here.check_sent_once()
 
 
 @pytest.mark.parametrize("becomes", ["open", "closed", "merged"])
@@ -303,10 +279,13 @@ def test_a_draft_that_was_begun_is_gone_on_with_unless_somebody_closed_it(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["cut", *KINDS])
-def test_a_merge_survives_every_fault_at_every_request(
+def test_merges_survive_every_fault_at_every_request(
     scene: Callable[..., Scene], kind: str
 ) -> None:
-    for number in range(1, _requests_of_a_merge(scene)):
+    quiet = scene(operations=6)
+    quiet.push()
+    quiet.check_order()
+    for number in range(1, len(quiet.hub.log)):
         here = scene(operations=6)
         if kind != "cut":
             _break_and_check(here, kind, number)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -83,13 +82,8 @@ def test_a_signal_that_is_sent_again_ends_what_does_not_stop() -> None:
 def test_the_signals_of_ctrl_c_and_of_the_command_above_ask_once() -> None:
     """A worker gets SIGINT from the terminal, and SIGTERM from what started it."""
     code = STUBBORN.replace("threading.Event().wait()", "print(sys.stdin.readline(), flush=True)")
-    with subprocess.Popen(
-        [sys.executable, "-c", code],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=dict(os.environ),
-    ) as process:
+    command, pipe = [sys.executable, "-c", code], subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
         assert process.stdout is not None
         for number, said in ((signal.SIGINT, "ready"), (signal.SIGTERM, "asked")):
             assert process.stdout.readline() == f"{said}\n"

@@ -52,36 +52,17 @@ from leconvert.workdir import identity as host
 from leconvert.workdir.fs import FileSystem
 
 __all__ = [
-    "CASES",
-    "STAGES",
-    "TREE_RECORD",
-    "Case",
-    "Outcome",
-    "Place",
-    "Quiet",
-    "Row",
-    "command_on",
-    "in_a_process",
-    "kill_trial",
-    "make_source",
-    "make_templates",
-    "name_of",
-    "quiet_run",
-    "run_each",
-    "run_trials",
-]
+    "CASES", "STAGES", "TREE_RECORD", "Case", "Outcome", "Place", "Quiet", "Row", "command_on",
+    "in_a_process", "kill_trial", "make_source", "make_templates", "name_of", "quiet_run",
+    "run_each", "run_trials",
+]  # fmt: skip
 
 STAGES = ("plan", "work", "pack", "swap", "finish", "clean")
 WRITING = frozenset({"StorageError", "OutcomeUnknownError"})
 """What a run may end with after an operation failed that would have changed something."""
 LOOKING = frozenset(
-    {
-        "SourceError",
-        "FindingsError",
-        "UnreadableSourceError",
-        "SourceChangedError",
-        "VerificationError",
-    }
+    f"{what}Error"
+    for what in ("Source", "Findings", "UnreadableSource", "SourceChanged", "Verification")
 )
 """What it may end with besides where a file of the source or the new tree cannot be looked at."""
 _TRIAL_SECONDS = 60
@@ -392,16 +373,10 @@ class Place:
     ) -> WatchedDisk:
         """Return the disk as this trial's process sees it."""
         return WatchedDisk(
-            self.root,
-            *self._sources,
-            fault=fault,
-            can_exchange=self.case.can_exchange,
-            has_links=self.case.has_links,
-            has_locks=self.case.has_locks,
-            on_death=on_death,
-            on_change=on_change,
-            power=power,
-        )
+            self.root, *self._sources, fault=fault, can_exchange=self.case.can_exchange,
+            has_links=self.case.has_links, has_locks=self.case.has_locks, on_death=on_death,
+            on_change=on_change, power=power,
+        )  # fmt: skip
 
     def power_model(self) -> PowerModel:
         """Return what follows the state of the disk from here on."""
@@ -414,14 +389,10 @@ class Place:
         # Where there is no flock, locks lie in the folder for temporary files.
         temporary = mock.patch.object(tempfile, "tempdir", str(self.root.parent))
         given: dict[str, Any] = {
-            "episodes_per_batch": case.episodes_per_batch,
-            "delete_source": case.delete_source,
-            "force_conversion": case.forced,
-            "keep_as_former": case.keeps_former,
-            "append": case.appends,
-            "to": case.to,
-            "layout": case.layout,
-        }
+            "episodes_per_batch": case.episodes_per_batch, "delete_source": case.delete_source,
+            "force_conversion": case.forced, "keep_as_former": case.keeps_former,
+            "append": case.appends, "to": case.to, "layout": case.layout,
+        }  # fmt: skip
         if case.work_dir is not None:
             given["work_dir"] = self.root / case.work_dir
         with disk, _stages_marked(disk), links, temporary:

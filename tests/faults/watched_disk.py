@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -189,13 +190,12 @@ class WatchedDisk:
         *,
         changes: bool = True,
         half: Callable[[], Result] | None = None,
-        counts_bytes: bool = False,
     ) -> Result:
         """Do one operation, or what the fault makes of it.
 
         Args:
             call: Does it.
-            half: Does half of it, where it writes bytes.
+            half: Does half of it, where it writes bytes and returns how many.
         """
         if not self.watches(paths):
             return call()
@@ -223,7 +223,7 @@ class WatchedDisk:
                     self.power.after(name, paths)
                 finally:
                     self._looks_itself = False
-            if counts_bytes and isinstance(result, int):
+            if half is not None and isinstance(result, int):
                 self.operations[number] = replace(operation, size_bytes=result)
             return result
 
@@ -393,19 +393,15 @@ def _watched_open(watcher: WatchedDisk) -> Callable[..., Any]:
 
         def write(self, data: Any) -> int:
             view, write = memoryview(data).cast("B"), super().write
+            half = view[: _half_of(len(view))]
+            paths = (_where_of(watcher, self.fileno()),)
             return watcher.do(
-                "write",
-                (_where_of(watcher, self.fileno()),),
-                lambda: int(write(view) or 0),
-                half=lambda: int(write(view[: _half_of(len(view))]) or 0),
-                counts_bytes=True,
+                "write", paths, lambda: int(write(view) or 0), half=lambda: int(write(half) or 0)
             )
 
         def truncate(self, size: int | None = None) -> int:
-            truncate = super().truncate
-            return watcher.do(
-                "ftruncate", (_where_of(watcher, self.fileno()),), lambda: truncate(size)
-            )
+            truncate, paths = super().truncate, (_where_of(watcher, self.fileno()),)
+            return watcher.do("ftruncate", paths, lambda: truncate(size))
 
     def call(
         file: Any,
@@ -537,14 +533,13 @@ def _write(watcher: WatchedDisk, name: str) -> Callable[..., int]:
     real = getattr(os, name)
 
     def call(descriptor: int, data: Any, *place: int) -> int:
-        view = memoryview(data).cast("B")
-        return watcher.do(
-            name,
-            (_where_of(watcher, descriptor),),
-            lambda: int(real(descriptor, view, *place)),
-            half=lambda: int(real(descriptor, view[: _half_of(len(view))], *place)),
-            counts_bytes=True,
-        )
+        view, paths = memoryview(data).cast("B"), (_where_of(watcher, descriptor),)
+
+        def write(part: memoryview) -> int:
+            return int(real(descriptor, part, *place))
+
+        half = view[: _half_of(len(view))]
+        return watcher.do(name, paths, lambda: write(view), half=lambda: write(half))
 
     return call
 
@@ -557,13 +552,8 @@ def _write_pieces(watcher: WatchedDisk, name: str) -> Callable[..., int]:
             content = b"".join(pieces)
             return int(real(descriptor, [content[: _half_of(len(content))]], *place))
 
-        return watcher.do(
-            name,
-            (_where_of(watcher, descriptor),),
-            lambda: int(real(descriptor, pieces, *place)),
-            half=half,
-            counts_bytes=True,
-        )
+        paths = (_where_of(watcher, descriptor),)
+        return watcher.do(name, paths, lambda: int(real(descriptor, pieces, *place)), half=half)
 
     return call
 
@@ -572,13 +562,11 @@ def _copy_file_range(watcher: WatchedDisk) -> Callable[..., int]:
     real = os.copy_file_range
 
     def call(source: int, target: int, count: int, *places: int) -> int:
-        return watcher.do(
-            "copy_file_range",
-            (_where_of(watcher, target),),
-            lambda: real(source, target, count, *places),
-            half=lambda: real(source, target, _half_of(count), *places),
-            counts_bytes=True,
-        )
+        def copy(size: int) -> int:
+            return real(source, target, size, *places)
+
+        paths, half = (_where_of(watcher, target),), _half_of(count)
+        return watcher.do("copy_file_range", paths, lambda: copy(count), half=lambda: copy(half))
 
     return call
 
@@ -591,13 +579,8 @@ def _sendfile(watcher: WatchedDisk) -> Callable[..., int]:
             left = max(0, _fstat(source).st_size - offset)
             return real(target, source, offset, _half_of(min(count, left)))
 
-        return watcher.do(
-            "sendfile",
-            (_where_of(watcher, target),),
-            lambda: real(target, source, offset, count),
-            half=half,
-            counts_bytes=True,
-        )
+        paths = (_where_of(watcher, target),)
+        return watcher.do("sendfile", paths, lambda: real(target, source, offset, count), half=half)
 
     return call
 
@@ -609,13 +592,9 @@ def _os_open(watcher: WatchedDisk) -> Callable[..., int]:
     real = os.open
 
     def call(path: Any, flags: int, *rest: Any, **options: Any) -> int:
-        where = _where_of(watcher, path, options.get("dir_fd"))
-        descriptor = watcher.do(
-            "open",
-            (where,),
-            lambda: real(path, flags, *rest, **options),
-            changes=bool(flags & _MAKES),
-        )
+        where, makes = _where_of(watcher, path, options.get("dir_fd")), bool(flags & _MAKES)
+        opening = partial(real, path, flags, *rest, **options)
+        descriptor = watcher.do("open", (where,), opening, changes=makes)
         watcher.descriptors.opened(descriptor, where)
         return descriptor
 
@@ -646,9 +625,8 @@ def _ioctl(watcher: WatchedDisk) -> Callable[..., Any]:
     def call(descriptor: Any, request: int, *rest: Any) -> Any:
         if request not in _CLONES:
             return real(descriptor, request, *rest)
-        return watcher.do(
-            "clone", (_where_of(watcher, descriptor),), lambda: real(descriptor, request, *rest)
-        )
+        paths = (_where_of(watcher, descriptor),)
+        return watcher.do("clone", paths, lambda: real(descriptor, request, *rest))
 
     return call
 
@@ -657,10 +635,7 @@ def _rename_by_flags(watcher: WatchedDisk) -> Callable[..., None]:
     real = getattr(file_calls, "_rename")  # noqa: B009 - private to the package, not to us
 
     def call(source: Any, target: Any, flags: int) -> None:
-        paths = (
-            _where_of(watcher, source, name="rename"),
-            _where_of(watcher, target, name="rename"),
-        )
+        paths = tuple(_where_of(watcher, each, name="rename") for each in (source, target))
 
         def move() -> None:
             if not watcher.can_exchange:

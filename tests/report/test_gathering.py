@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.api import convert
+from leconvert.api import convert, run_worker
 from leconvert.model.values import LayoutOptions
 from leconvert.report.page import page
 from leconvert.report.status import moment
 from leconvert.report.values import AttemptEnd, StoryState, gather, gather_run
 from leconvert.run.conversion import ProofOptions, WorkerOptions
 from leconvert.run.leasing import LeaseStore, WorkerIdentity, void_done
-from leconvert.run.packer import pack_run
+from leconvert.run.packer import assembly, pack_run
 from leconvert.support.errors import (
     BatchesFailedError,
     UnreadableSourceError,
@@ -26,6 +26,7 @@ from leconvert.workdir.activity import record_invocation
 from leconvert.workdir.fs import replace_record
 from leconvert.workdir.records import encode_record
 from leconvert.workdir.run import OpenedRun, open_run
+from tests.plans import open_or_plan
 from tests.trees import digest_of, snapshot
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "v1"
@@ -38,15 +39,11 @@ def finished(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     """The work dir of a run that went well, beside ``out`` and ``out.report.html``."""
     root = tmp_path_factory.mktemp("finished")
     convert(
-        small_source,
-        output=root / "out",
-        work_dir=root / "work",
-        layout=LayoutOptions(episodes_per_batch=1),
-        workers=WorkerOptions(max_workers=2),
-        proof=ProofOptions(verify="bytes"),
-        report=root / "out.report.html",
+        small_source, output=root / "out", work_dir=root / "work",
+        layout=LayoutOptions(episodes_per_batch=1), workers=WorkerOptions(max_workers=2),
+        proof=ProofOptions(verify="bytes"), report=root / "out.report.html",
         command=["leconvert", "convert", "--root", str(small_source), "--token", "hf_secret12345"],
-    )
+    )  # fmt: skip
     return root / "work"
 
 
@@ -68,9 +65,7 @@ class Clock:
         self.now += timedelta(seconds=seconds)
 
 
-def test_a_finished_run_is_told_with_the_numbers_of_its_trees(
-    finished: Path, small_source: Path
-) -> None:
+def test_a_finished_run_is_told_with_who_did_what(finished: Path, small_source: Path) -> None:
     story = gather(finished)
     assert (story.name, story.state) == ("out", StoryState.FINISHED)
     assert (story.episodes, story.frames, story.fps) == (5, 44, "30")
@@ -92,10 +87,6 @@ def test_a_finished_run_is_told_with_the_numbers_of_its_trees(
     assert story.remarks == []
     assert not story.findings
     assert story.findings is not None
-
-
-def test_a_finished_run_says_who_did_what_and_what_was_proven(finished: Path) -> None:
-    story = gather(finished)
     assert [(a.batch_id, a.generation, a.end) for a in story.attempts] == [
         (number, 1, AttemptEnd.DONE) for number in range(5)
     ]
@@ -118,18 +109,15 @@ def test_a_finished_run_says_who_did_what_and_what_was_proven(finished: Path) ->
     assert story.clocks == {call.host: 0.0}
 
 
-def test_a_report_leaves_work_dir_and_result_as_they_are(finished: Path) -> None:
-    before = snapshot(finished.parent)
-    gather(finished)
-    assert snapshot(finished.parent) == before
-
-
-def test_the_result_is_the_same_bytes_with_and_without_a_report(
+def test_the_result_is_the_same_bytes_with_and_without_a_report_which_leaves_all_as_it_is(
     finished: Path, small_source: Path, tmp_path: Path
 ) -> None:
     convert(small_source, output=tmp_path / "plain")
     assert digest_of(tmp_path / "plain") == digest_of(finished.parent / "out")
     assert "<h1><bdi>out</bdi></h1>" in (finished.parent / "out.report.html").read_text()
+    before = snapshot(finished.parent)
+    gather(finished)
+    assert snapshot(finished.parent) == before
 
 
 def test_a_result_alone_tells_what_it_can(finished: Path, tmp_path: Path) -> None:
@@ -147,9 +135,7 @@ def test_a_result_alone_tells_what_it_can(finished: Path, tmp_path: Path) -> Non
         gather(result)
 
 
-def test_a_result_whose_work_dir_is_still_beside_it_tells_all(
-    small_source: Path, tmp_path: Path
-) -> None:
+def test_a_result_with_its_work_dir_tells_all(small_source: Path, tmp_path: Path) -> None:
     convert(small_source, output=tmp_path / "out", keep_work_dir=True)
     story = gather(tmp_path / "out")
     assert story.state is StoryState.FINISHED
@@ -212,9 +198,7 @@ def test_every_way_a_try_can_end_is_told_with_its_time(planned: OpenedRun) -> No
     assert "2026-03-01 12:00:21 UTC" in held
 
 
-def test_a_host_whose_clock_is_behind_is_moved_to_the_clock_that_all_share(
-    planned: OpenedRun,
-) -> None:
+def test_a_host_whose_clock_is_behind_is_moved_to_the_shared_clock(planned: OpenedRun) -> None:
     behind = datetime.now(UTC) - timedelta(seconds=100)
     record_invocation(planned.paths, "work", None, now=lambda: behind)
     [call] = gather_run(planned).invocations
@@ -229,37 +213,29 @@ def test_a_host_whose_clock_is_behind_is_moved_to_the_clock_that_all_share(
 
 def test_a_failed_run_says_which_batches_and_why(source_copy: Path, tmp_path: Path) -> None:
     clip = next(source_copy.rglob("*.mp4"))
-    run_files = {"output": tmp_path / "out", "work_dir": tmp_path / "work"}
-    from tests.plans import open_or_plan
-
-    run = open_or_plan(source_copy, run_files["output"], run_files["work_dir"])
+    out, work, page_path = tmp_path / "out", tmp_path / "work", tmp_path / "page.html"
+    run = open_or_plan(source_copy, out, work)
     lease = store_of(run, "a", Clock(), max_attempts=1).claim(0)
     lease.fail(UnreadableSourceError(f"{clip} is torn.", path=str(clip)))
+    workers = WorkerOptions(max_workers=1)
     with pytest.raises(BatchesFailedError):
-        convert(
-            source_copy,
-            **run_files,
-            report=tmp_path / "page.html",
-            workers=WorkerOptions(max_workers=1),
-        )
-    story = gather(tmp_path / "work")
-    assert story.state is StoryState.FAILED
-    html = (tmp_path / "page.html").read_text()
-    assert f"{clip} is torn." in html
-    assert "1 batch failed" in html
-    assert story.set_aside == {0}
-    assert "<td>failed</td>" in html
+        convert(source_copy, output=out, work_dir=work, report=page_path, workers=workers)
+    story = gather(work)
+    assert (story.state, story.set_aside) == (StoryState.FAILED, {0})
+    html = page_path.read_text()
+    for sign in (f"{clip} is torn.", "1 batch failed", "<td>failed</td>"):
+        assert sign in html
 
 
 def test_a_result_that_differs_is_told_with_the_first_differences(
     source_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from leconvert.run.packer import assembly
+    write = assembly.v3.write_tasks
 
-    kept = assembly.v3.write_tasks
-    monkeypatch.setattr(
-        assembly.v3, "write_tasks", lambda root, tasks: kept(root, [(0, "Wrong."), *tasks[1:]])
-    )
+    def wrong(root: Path, tasks: list[tuple[int, str]]) -> None:
+        write(root, [(0, "Wrong."), *tasks[1:]])
+
+    monkeypatch.setattr(assembly.v3, "write_tasks", wrong)
     with pytest.raises(VerificationError):
         convert(source_copy, output=tmp_path / "out", report=tmp_path / "page.html")
     story = gather(tmp_path / ".out.leconvert-work")
@@ -272,8 +248,6 @@ def test_a_result_that_differs_is_told_with_the_first_differences(
 def test_a_run_that_is_done_but_not_packed_waits_for_its_packer(
     small_source: Path, tmp_path: Path, planned: OpenedRun
 ) -> None:
-    from leconvert.api import run_worker
-
     run_worker(tmp_path / "work")
     story = gather(tmp_path / "work")
     assert (story.state, story.packers, story.verification) == (StoryState.TO_PACK, [], None)
@@ -300,9 +274,7 @@ def test_records_of_the_first_release_give_tables_without_a_timeline(tmp_path: P
     assert "are not recorded" in html
 
 
-def test_a_record_that_is_torn_is_named_and_the_rest_is_told(
-    finished: Path, tmp_path: Path
-) -> None:
+def test_a_torn_record_is_named_and_the_rest_is_told(finished: Path, tmp_path: Path) -> None:
     shutil.copytree(finished.parent, tmp_path / "copy")
     run = open_run(tmp_path / "copy" / "work", only_look=True)
     run.paths.done(2).write_bytes(b"{")
@@ -316,10 +288,7 @@ def test_a_record_that_is_torn_is_named_and_the_rest_is_told(
     assert "These records could not be read" in page(story)
 
 
-@pytest.mark.parametrize("text", ["", "yesterday", None, 5, "2026-03-01T12:00:00"])
-def test_what_is_no_time_in_utc_is_no_time(text: object) -> None:
-    assert moment(text) is None
-
-
-def test_times_are_read_in_any_zone() -> None:
+def test_times_are_read_in_any_zone_and_what_is_no_time_in_utc_is_none() -> None:
     assert moment("2026-03-01T13:00:00+01:00") == NOON.timestamp()
+    for text in ("", "yesterday", None, 5, "2026-03-01T12:00:00"):
+        assert moment(text) is None

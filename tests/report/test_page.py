@@ -12,11 +12,7 @@ import pytest
 
 from leconvert.report.charts import TimeAxis, rates
 from leconvert.report.page import check_report_place, page, write_report
-from leconvert.report.values import (
-    Attempt,
-    AttemptEnd,
-    StreamFigures,
-)
+from leconvert.report.values import Attempt, AttemptEnd, StreamFigures
 from leconvert.support.errors import UsageError
 from leconvert.workdir.activity import Invocation
 from tests.report.stories import BEGIN, HOSTILE, TOKEN, run_story
@@ -46,39 +42,15 @@ class Checker(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_text_in_a_chart_is_escaped() -> None:
+def test_text_is_escaped_and_secrets_of_others_records_are_hidden_once_more() -> None:
     stream = StreamFigures("<a href='x'>\x00b\u202ec\ud800", 1, 7, 1, 1, 7)
     host = attempt(BEGIN, BEGIN + 1, host='"><b>')
     html = page(replace(run_story(batches=1), streams=[stream], attempts=[host]))
     assert '">&lt;a href=&#39;x&#39;&gt;\ufffdb\ufffdc\\ud800</text>' in html
     assert '<li class="host" title="&#34;&gt;&lt;b&gt;">&#34;&gt;&lt;b&gt;</li>' in html
-
-
-def test_characters_that_no_page_may_hold_are_replaced() -> None:
     html = page(replace(run_story(name=HOSTILE, batches=5), remarks=["a\x00b\u202ec\ud800"]))
     assert "<li>a\ufffdb\ufffdc\\ud800</li>" in html
     assert not set(html) & set("\x00\u202e\ud800\udcff")
-
-
-def test_every_element_is_closed_and_none_is_a_strangers() -> None:
-    checker = Checker()
-    checker.feed(page(run_story(name=HOSTILE, overnight=True)))
-    assert checker.open == []
-    assert not checker.tags.keys() & {"script", "img", "iframe", "object", "form"}
-    assert checker.tags["style"] == 1
-
-
-def test_nothing_on_the_page_is_fetched() -> None:
-    html = page(run_story(name=HOSTILE))
-    assert 'http-equiv="Content-Security-Policy" content="default-src \'none\'; ' in html
-    checker = Checker()
-    checker.feed(html)
-    assert {str(address)[:1] for address in checker.addresses - {"data:,"}} == {"#"}
-    assert set(re.findall(r"url\((.)", html)) == {"#"}
-    assert "@import" not in html
-
-
-def test_secrets_of_others_records_are_hidden_once_more() -> None:
     assert TOKEN not in page(run_story())
     odd = Invocation("work", ["leconvert", "--x", f"https://a:b@c/{TOKEN}"], "t", "h", 1, "now")
     html = page(replace(run_story(), invocations=[odd]))
@@ -86,16 +58,26 @@ def test_secrets_of_others_records_are_hidden_once_more() -> None:
     assert "a:b@" not in html
 
 
-def test_a_page_of_ten_thousand_batches_is_small_and_made_in_linear_time(
+def test_every_element_is_closed_none_is_a_strangers_and_nothing_is_fetched() -> None:
+    checker = Checker()
+    html = page(run_story(name=HOSTILE, overnight=True))
+    checker.feed(html)
+    assert checker.open == []
+    assert not checker.tags.keys() & {"script", "img", "iframe", "object", "form"}
+    assert checker.tags["style"] == 1
+    assert 'http-equiv="Content-Security-Policy" content="default-src \'none\'; ' in html
+    assert {str(address)[:1] for address in checker.addresses - {"data:,"}} == {"#"}
+    assert set(re.findall(r"url\((.)", html)) == {"#"}
+    assert "@import" not in html
+
+
+def test_a_page_is_small_and_made_in_linear_time(
     calls_of: Callable[[Callable[[], object]], int],
 ) -> None:
     assert len(page(run_story(batches=10_000, hosts=8, workers_a_host=8)).encode()) < 300_000
     few, many = (run_story(batches=n, hosts=8, workers_a_host=8) for n in (1_500, 3_000))
     once, twice = (calls_of(lambda story=story: page(story)) for story in (few, many))
     assert twice < 2.1 * once
-
-
-def test_findings_and_hosts_by_the_ten_thousand_are_counted_not_listed() -> None:
     whole = run_story(batches=2_000, hosts=500, workers_a_host=1)
     assert whole.findings is not None
     many = replace(whole, findings=list(whole.findings) * 10_000)
@@ -105,7 +87,7 @@ def test_findings_and_hosts_by_the_ten_thousand_are_counted_not_listed() -> None
     assert "404 more hosts" in html
 
 
-def test_idle_stretches_are_cut_short_and_the_rest_keeps_its_order() -> None:
+def test_an_axis_cuts_idle_stretches_and_throughput_adds_up() -> None:
     axis = TimeAxis([(100, 110), (105, 120), (50_000, 50_020)])
     [(start, stop, cut)] = axis.breaks
     assert (axis.began, axis.ended, axis.busy_seconds) == (100, 50_020, 40)
@@ -116,17 +98,11 @@ def test_idle_stretches_are_cut_short_and_the_rest_keeps_its_order() -> None:
     assert places[-1] == pytest.approx(1)
     assert axis.time(axis.place(50_010)) == pytest.approx(50_010)
     assert [seconds for _, seconds in axis.ticks()] == [0, 10, 49_900]
-
-
-def test_a_run_of_no_length_has_an_axis() -> None:
     axis = TimeAxis([(5, 5)])
     assert (axis.place(5), axis.place(6)) == (0, pytest.approx(1))
     assert rates([attempt(5, 5)], axis, 4)
     html = page(replace(run_story(batches=1, trouble=False), attempts=[attempt(5, 5)], packers=()))
     assert "Who worked when" in html
-
-
-def test_throughput_adds_up_to_the_bytes_that_were_done() -> None:
     attempts = [attempt(0, 10, 1000), attempt(5, 10, 500), attempt(0, 20, 300)]
     axis = TimeAxis([(0, 20)])
     found = rates(attempts, axis, 4)
@@ -134,25 +110,23 @@ def test_throughput_adds_up_to_the_bytes_that_were_done() -> None:
     assert sum(rate * 5 for rate in found) == pytest.approx(1800)
 
 
-def test_a_page_that_cannot_be_written_is_refused_before_any_work(
+def test_a_page_that_may_not_or_cannot_lie_somewhere_is_refused_before_any_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("os.access", lambda *_: False)
-    with pytest.raises(UsageError, match=f"may not write in the folder {tmp_path}"):
-        check_report_place(tmp_path / "x.html", [])
-
-
-def test_the_page_may_not_lie_in_a_dataset(tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
-    with pytest.raises(UsageError, match="which must contain only files of the dataset"):
-        check_report_place(tmp_path / "set" / "x.html", [tmp_path / "set"])
-    with pytest.raises(UsageError, match="is a folder"):
-        check_report_place(tmp_path / "set", [])
-    with pytest.raises(UsageError, match="does not exist"):
-        check_report_place(tmp_path / "no" / "x.html", [])
+    for place, said in (
+        ("set/x.html", "which must contain only files of the dataset"),
+        ("set", "is a folder"),
+        ("no/x.html", "does not exist"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            check_report_place(tmp_path / place, [tmp_path / "set"] if "x" in place else [])
     story = replace(run_story(batches=3), target=str(tmp_path / "set"), sources=[])
     with pytest.raises(UsageError):
         write_report(story, tmp_path / "set" / "x.html")
     size = write_report(story, tmp_path / "x.html")
     assert (tmp_path / "x.html").stat().st_size == size
     assert sorted(path.name for path in tmp_path.iterdir()) == ["set", "x.html"]
+    monkeypatch.setattr("os.access", lambda *_: False)
+    with pytest.raises(UsageError, match=f"may not write in the folder {tmp_path}"):
+        check_report_place(tmp_path / "x.html", [])

@@ -5,10 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from leconvert.run.leasing import LeaseStore, WorkerIdentity
+from leconvert.workdir.records import RunPaths, WorkDir
 from leconvert.workdir.run import OpenedRun
 
 
@@ -16,10 +18,21 @@ class TurnedClock:
     """A monotonic clock that moves when told."""
 
     def __init__(self) -> None:
-        self.seconds = 500.0
+        self.seconds = 1000.0
 
     def __call__(self) -> float:
         return self.seconds
+
+    def advance(self, seconds: float) -> None:
+        self.seconds += seconds
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunPaths:
+    """The folder of a run in a work dir."""
+    paths = WorkDir(tmp_path / "work").run("r1")
+    paths.ensure()
+    return paths
 
 
 @pytest.fixture

@@ -41,12 +41,11 @@ CLIP = error(
     [
         (
             of(error("timestamps", remedy="--retime")),
-            ("Write `--retime` after the dataset in LIST_FILE."),
+            "Write `--retime` after the dataset in LIST_FILE.",
         ),
         (
             of(CLIP),
-            f"{GET_AGAIN}. Or write `--drop-feature observation.images.top` after the "
-            "dataset in LIST_FILE.",
+            f"{GET_AGAIN}. Or write `{CLIP['remedy']}` after the dataset in LIST_FILE.",
         ),
         (
             of(
@@ -66,27 +65,25 @@ CLIP = error(
         ),
     ],
 )
-def test_every_dataset_that_was_set_aside_has_a_next_step(
-    record: dict[str, Any], step: str
-) -> None:
+def test_each_dataset_that_was_set_aside_has_a_step(record: dict[str, Any], step: str) -> None:
     assert next_step_of(record, "/in/a b") == step
     assert "this line" not in for_these_lines(step)
 
 
-def test_an_episode_that_has_to_go_needs_no_other_repair() -> None:
+def test_what_helps_in_a_row_helps_every_dataset_that_it_counts() -> None:
     rows = error("row-count", episode=0, stream="data", remedy="--on-bad-episode drop")
     frames = {**CLIP, "code": "frame-count"}
+    # An episode that has to go needs no other repair.
     assert flags_for([rows, {**frames, "episode": 0}]) == ("--on-bad-episode drop",)
     assert flags_for([frames, rows, frames]) == (CLIP["remedy"], "--on-bad-episode drop")
     assert flags_for([error("timestamps", remedy="--retime"), error("x")]) == ("--retime",)
-
-
-def test_what_helps_in_a_row_helps_every_dataset_that_it_counts() -> None:
     force, torque = (
         error("unloadable-feature", remedy=f"--drop-feature {name}") for name in ("force", "torque")
     )
-    dropped = error("missing-file", episode=0, stream="data", remedy="--on-bad-episode drop")
-    told = [helps_with(errors) for errors in ([force], [torque, force], [CLIP], [dropped])]
+    told = [
+        helps_with(errors)
+        for errors in ([force], [torque, force], [CLIP], [{**rows, "code": "missing-file"}])
+    ]
     assert reasons(told) == [
         ("unloadable-feature", 2, "--drop-feature {column}"),
         ("missing-file", 1, f"{GET_AGAIN}. Or --drop-feature {{camera}}"),
@@ -96,18 +93,12 @@ def test_what_helps_in_a_row_helps_every_dataset_that_it_counts() -> None:
 
 
 def test_datasets_with_one_step_and_other_reasons_are_told_apart_in_a_dry_run() -> None:
+    lost, new = "A file is missing.", "A file is new."
     priced = [
         PricedDataset(name, f"/in/{name}", f"/out/{name}", ("VerificationError",), said, "Look.")
-        for name, said in (
-            ("a", "A file is missing."),
-            ("b", "A file is new."),
-            ("c", "A file is missing."),
-        )
+        for name, said in (("a", lost), ("b", new), ("c", lost))
     ]
-    assert [(names, said) for names, said, _ in alike(priced)] == [
-        ("a, c", "A file is missing."),
-        ("b", "A file is new."),
-    ]
+    assert [(names, said) for names, said, _ in alike(priced)] == [("a, c", lost), ("b", new)]
 
 
 def test_a_rule_that_is_nothing_for_a_dataset_leaves_it_its_own_error() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.trees import digest_of
+from tests.trees import digest_of, former_of
 
 from leconvert import fleet
 from leconvert.api import convert
@@ -22,7 +22,6 @@ from leconvert.run.planner import open_or_plan
 from leconvert.run.upkeep import clean_kept_source, undo_conversion
 from leconvert.support.errors import BusyError, InterruptedRunError, TargetError, UsageError
 from leconvert.testing import CameraSpec, DatasetSpec, edit_info, make_dataset
-from leconvert.workdir.former import former_states
 from leconvert.workdir.records import WorkDir
 
 
@@ -30,17 +29,12 @@ from leconvert.workdir.records import WorkDir
 def stages(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """One dataset as it grows from two episodes to five, each with a task of its own."""
     folder, camera = tmp_path_factory.mktemp("stages"), CameraSpec(width=32, height=32)
+    tasks = [f"Pick up cube {place}." for place in range(5)]
     return [
         make_dataset(
-            folder / str(number),
-            DatasetSpec(
-                episodes=number,
-                frames=6,
-                cameras=(camera,),
-                tasks=[f"Pick up cube {place}." for place in range(number)],
-            ),
+            folder / str(n), DatasetSpec(episodes=n, frames=6, cameras=(camera,), tasks=tasks[:n])
         )
-        for number in (2, 3, 4, 5)
+        for n in (2, 3, 4, 5)
     ]
 
 
@@ -56,11 +50,6 @@ def run(tmp_path: Path) -> FleetStatus:
         work_dir=tmp_path / "work",
         conversion=Conversion(workers=WorkerOptions(max_workers=1)),
     )
-
-
-def former_of(result: Path) -> list[Path]:
-    """Return the places of former states, the newest first."""
-    return [state.path for state in former_states([result])[result] if state.is_there]
 
 
 def test_a_source_grows_again_and_again_and_no_run_removes_what_another_put_aside(

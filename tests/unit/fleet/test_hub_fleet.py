@@ -6,7 +6,9 @@ import json
 import shutil
 import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from huggingface_hub import HfApi
@@ -40,30 +42,24 @@ def repos(hub: StandIn, small: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn
     return hub
 
 
+Run = Callable[..., FleetStatus]
+
+
 @pytest.fixture
-def scratch(tmp_path: Path) -> ScratchOptions:
-    return ScratchOptions(tmp_path / "scratch", 1 << 30)
+def run(tmp_path: Path) -> Run:
+    """Run a fleet of these datasets, which pushes them to repositories of their own."""
 
+    def call(*datasets: str | Line, output_dir: Path | None = None, **more: Any) -> FleetStatus:
+        options = {
+            "push": PushOptions(repo_id="tester/{name}-v30"),
+            "workers": WorkerOptions(max_workers=2),
+            "scratch": ScratchOptions(tmp_path / "scratch", 1 << 30),
+        }
+        conversion = Conversion(**options | more)
+        work_dir = tmp_path / "work"
+        return fleet.run(datasets, work_dir=work_dir, output_dir=output_dir, conversion=conversion)
 
-def run(
-    tmp_path: Path,
-    scratch: ScratchOptions,
-    *datasets: str | Line,
-    output_dir: Path | None = None,
-    **more: object,
-) -> FleetStatus:
-    options = {
-        "push": PushOptions(repo_id="tester/{name}-v30"),
-        "workers": WorkerOptions(max_workers=2),
-        "scratch": scratch,
-        **more,
-    }
-    return fleet.run(
-        datasets,
-        work_dir=tmp_path / "work",
-        output_dir=output_dir,
-        conversion=Conversion(**options),  # type: ignore[arg-type]
-    )
+    return call
 
 
 def states(status: FleetStatus) -> dict[str, str]:
@@ -94,10 +90,8 @@ def test_an_organisation_and_a_collection_are_listed_without_their_files(
     assert main(["fleet", "find", "hf://tester"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert "tester/pick  # v2.1, 2 episodes, " in next(x for x in lines if x.startswith("tester/p"))
-    assert [line.split()[1] for line in lines if line.startswith("# tester")] == [
-        "tester/done",
-        "tester/notes",
-    ]
+    left = [line.split()[1] for line in lines if line.startswith("# tester")]
+    assert left == ["tester/done", "tester/notes"]
     assert "#   is v3.0 already" in lines
     assert lines[-1].startswith("# 4 datasets, ")
     fetched = [request.path for request in repos.log if "/resolve/" in request.path]
@@ -118,17 +112,14 @@ def test_an_organisation_and_a_collection_are_listed_without_their_files(
 
 
 def test_repos_are_migrated_one_by_one_and_scratch_is_empty_afterwards(
-    repos: StandIn, tmp_path: Path, scratch: ScratchOptions, small: Path
+    repos: StandIn, tmp_path: Path, run: Run, small: Path
 ) -> None:
     names = ["tester/pick", "stranger/push@v2.1", "stranger/secret", "tester/none", "tester/notes"]
-    done = run(tmp_path, scratch, *names)
+    done = run(*names)
     assert states(done) == {
-        "tester/pick": "converted",
-        "stranger/push": "converted",
-        "stranger/secret": "set aside",
-        "tester/none": "set aside",
-        "tester/notes": "set aside",
-    }
+        "tester/pick": "converted", "stranger/push": "converted", "stranger/secret": "set aside",
+        "tester/none": "set aside", "tester/notes": "set aside",
+    }  # fmt: skip
     said = {one.name: f"{one.message} {one.next_step}" for one in done.set_aside}
     assert "or this token may not see it" in said["stranger/secret"]
     assert "not a LeRobot dataset" in said["tester/notes"]
@@ -144,7 +135,7 @@ def test_repos_are_migrated_one_by_one_and_scratch_is_empty_afterwards(
 
     # Once more: what is unchanged costs questions about branches and tags alone.
     before = len(repos.log)
-    again = run(tmp_path, scratch, *names[:2])
+    again = run(*names[:2])
     assert set(states(again).values()) == {"finished before"}
     asked = Counter(request.path.rsplit("/", 1)[1] for request in repos.log[before:])
     assert asked.keys() <= {"refs", "v2.1", "info.json"}
@@ -154,7 +145,7 @@ def test_repos_are_migrated_one_by_one_and_scratch_is_empty_afterwards(
     edit_info(tmp_path / "grown", lambda info: info.update(robot_type="another"))
     repos.add_commit("tester/pick", tmp_path / "grown")
     repos.repo("tester/pick").tags["v2.1"] = repos.repo("tester/pick").branches["main"]
-    third = run(tmp_path, scratch, *names[:2])
+    third = run(*names[:2])
     assert states(third) == {"tester/pick": "converted", "stranger/push": "finished before"}
     assert info_of(repos, "tester/pick-v30")["robot_type"] == "another"
 
@@ -165,26 +156,26 @@ def test_repos_are_migrated_one_by_one_and_scratch_is_empty_afterwards(
     edit_info(tmp_path / "grown", lambda info: info.update(robot_type="a third"))
     repos.add_commit("tester/pick", tmp_path / "grown")
     repos.repo("tester/pick").tags["v2.1"] = repos.repo("tester/pick").branches["main"]
-    refused = run(tmp_path, scratch, *names[:1])
+    refused = run(*names[:1])
     assert [one.error for one in refused.set_aside] == ["HubConflictError"]
     assert info_of(repos, "tester/pick-v30")["robot_type"] == "somebody's"
 
 
 def test_repos_that_are_pushed_back_are_found_finished_with_and_without_records(
-    repos: StandIn, tmp_path: Path, scratch: ScratchOptions
+    repos: StandIn, tmp_path: Path, run: Run
 ) -> None:
     back = PushOptions(create=False)
-    assert states(run(tmp_path, scratch, "tester/pick", push=back)) == {"tester/pick": "converted"}
+    assert states(run("tester/pick", push=back)) == {"tester/pick": "converted"}
     assert info_of(repos, "tester/pick")["codebase_version"] == "v3.0"
-    again = run(tmp_path, scratch, "tester/pick", push=back)
+    again = run("tester/pick", push=back)
     assert states(again) == {"tester/pick": "finished before"}
     shutil.rmtree(tmp_path / "work")
-    again = run(tmp_path, scratch, "tester/pick", push=back)
+    again = run("tester/pick", push=back)
     assert states(again) == {"tester/pick": "finished before"}
     # To another repo that is something else, which is said.
-    other = run(tmp_path, scratch, "tester/pick", output_dir=tmp_path / "out", push=None)
+    other = run("tester/pick", output_dir=tmp_path / "out", push=None)
     assert "is already v3.x on the Hub" in other.set_aside[0].message
-    named = run(tmp_path, scratch, "tester/pick@v2.1", output_dir=tmp_path / "out", push=None)
+    named = run("tester/pick@v2.1", output_dir=tmp_path / "out", push=None)
     assert states(named) == {"tester/pick": "converted"}
     info = json.loads((tmp_path / "out/tester/pick/meta/info.json").read_bytes())
     assert info["codebase_version"] == "v3.0"
@@ -192,47 +183,41 @@ def test_repos_that_are_pushed_back_are_found_finished_with_and_without_records(
 
 
 def test_a_dataset_that_the_scratch_cannot_hold_is_set_aside_with_what_it_needs(
-    repos: StandIn, tmp_path: Path
+    repos: StandIn, tmp_path: Path, run: Run
 ) -> None:
-    tiny = ScratchOptions(tmp_path / "scratch", 4096)
-    done = run(tmp_path, tiny, "tester/pick")
-    (aside,) = done.set_aside
+    (aside,) = run("tester/pick", scratch=ScratchOptions(tmp_path / "scratch", 4096)).set_aside
     assert aside.error == "UsageError"
     assert "--scratch-limit" in (aside.next_step or "")
     needed = int((aside.next_step or "").split("--scratch-limit ")[1].split()[0])
-    done = run(
-        tmp_path, ScratchOptions(tmp_path / "scratch", needed), "tester/pick", "tester/place"
-    )
+    enough = ScratchOptions(tmp_path / "scratch", needed)
+    done = run("tester/pick", "tester/place", scratch=enough)
     assert set(states(done).values()) == {"converted"}
 
 
 def test_a_token_is_asked_for_and_meeting_pushes_are_refused_before_any_work(
-    repos: StandIn, tmp_path: Path, scratch: ScratchOptions, monkeypatch: pytest.MonkeyPatch
+    repos: StandIn, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(UsageError, match="two datasets would be pushed to"):
-        run(
-            tmp_path, scratch, "tester/pick", "tester/place", push=PushOptions(repo_id="tester/all")
-        )
     over = Line("tester/pick", options=Conversion(push=PushOptions(repo_id="tester/place")))
-    with pytest.raises(UsageError, match="two datasets would be pushed to"):
-        run(tmp_path, scratch, over, "tester/place")
+    for first, to in (("tester/pick", "tester/all"), (over, "tester/{name}-v30")):
+        with pytest.raises(UsageError, match="two datasets would be pushed to"):
+            run(first, "tester/place", push=PushOptions(repo_id=to))
     with pytest.raises(UsageError, match="no folder is given for the result"):
-        run(tmp_path, scratch, "tester/pick", push=None)
+        run("tester/pick", push=None)
     monkeypatch.delenv("HF_TOKEN")
     with pytest.raises(HubAccessError, match="needs a token"):
-        run(tmp_path, scratch, "tester/pick")
+        run("tester/pick")
     assert not (tmp_path / "work").exists()
 
 
 def test_scratch_stays_until_a_push_was_compared_and_is_gone_on_with(
-    repos: StandIn, tmp_path: Path, scratch: ScratchOptions
+    repos: StandIn, tmp_path: Path, run: Run
 ) -> None:
     repos.break_requests(Fault("status", path=r"/tag/", status=403))
-    done = run(tmp_path, scratch, "tester/pick")
+    done = run("tester/pick")
     assert [one.error for one in done.set_aside] == ["HubAccessError"]
     assert list((tmp_path / "scratch").rglob("result/meta/info.json"))
     before = len(repos.log)
-    again = run(tmp_path, scratch, "tester/pick")
+    again = run("tester/pick")
     assert states(again) == {"tester/pick": "converted"}
     asked = [request.path for request in repos.log[before:]]
     assert not [path for path in asked if path.endswith(".parquet") or "/commit/" in path]
@@ -245,33 +230,34 @@ def test_scratch_stays_until_a_push_was_compared_and_is_gone_on_with(
 
 
 def test_too_many_requests_slow_a_fleet_down_and_fail_nobody(
-    repos: StandIn, tmp_path: Path, scratch: ScratchOptions
+    repos: StandIn, tmp_path: Path, run: Run
 ) -> None:
     refusals = [
         Fault("status", path=path, status=429, headers={"Retry-After": "1"}, times=times)
         for path, times in ((r"/resolve/.*parquet", 1), (r"/commit/", 1))
     ]
     repos.break_requests(*refusals)
-    done = run(tmp_path, scratch, "tester/pick", "tester/place")
+    done = run("tester/pick", "tester/place")
     assert set(states(done).values()) == {"converted"}
     assert all(fault.times == 0 for fault in refusals)
     assert (tmp_path / "work/hub-pause.json").is_file()
 
 
 def test_a_failing_hub_fails_nobody_and_a_failing_repo_is_set_aside(
-    repos: StandIn, tmp_path: Path, scratch: ScratchOptions, monkeypatch: pytest.MonkeyPatch
+    repos: StandIn, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("leconvert.transfer.client._FIRST_FAILURE_SECONDS", 0.01)
-    monkeypatch.setattr("leconvert.transfer.client._LONGEST_FAILURE_SECONDS", 0.05)
+    for name, seconds in (
+        ("FIRST_FAILURE", 0.01),
+        ("LONGEST_FAILURE", 0.05),
+        ("FIRST_PAUSE", 1e-3),
+    ):
+        monkeypatch.setattr(f"leconvert.transfer.client._{name}_SECONDS", seconds)
     alone = WorkerOptions(max_workers=1)
-    monkeypatch.setattr("leconvert.transfer.client._FIRST_PAUSE_SECONDS", 0.001)
     repos.break_requests(Fault("status", path="", status=503, times=15))
-    done = run(
-        tmp_path, scratch, "tester/pick", "tester/place", workers=WorkerOptions(max_workers=1)
-    )
+    done = run("tester/pick", "tester/place", workers=alone)
     assert set(states(done).values()) == {"converted"}
     repos.break_requests(Fault("status", path=r"/stranger/push/tree/", status=500, times=None))
-    done = run(tmp_path, scratch, "stranger/push@v2.1", "tester/pick", workers=alone)
+    done = run("stranger/push@v2.1", "tester/pick", workers=alone)
     assert states(done) == {"stranger/push": "set aside", "tester/pick": "finished before"}
     assert done.set_aside[0].error == "HubUnavailableError"
 
@@ -292,9 +278,13 @@ class Clock:
         return stop.is_set()
 
 
+def pace_by(clock: Clock, path: Path) -> Pace:
+    return Pace(path, threading.Event(), clock=clock, wait=clock.wait)
+
+
 def test_all_hosts_wait_before_they_ask_once_one_was_refused(tmp_path: Path) -> None:
     path, clock = tmp_path / "pause.json", Clock()
-    one, other = (Pace(path, threading.Event(), clock=clock, wait=clock.wait) for _ in range(2))
+    one, other = pace_by(clock, path), pace_by(clock, path)
     other.before()
     assert clock.waited == []
     one.after(429, {"Retry-After": "120"})
@@ -317,21 +307,17 @@ def test_all_hosts_wait_before_they_ask_once_one_was_refused(tmp_path: Path) -> 
     # A clock that goes wrong, or a record that is none, holds nobody for long.
     one.after(429, {"Retry-After": "100000"})
     assert read_pause(path, clock.now - 1e6) == 900.0
-    path.write_text("{")
-    assert read_pause(path, clock.now) == 0.0
-    path.write_text('{"format": "leconvert/hub-pause", "version": 1, "run_id": "-"}')
-    assert read_pause(path, clock.now) == 0.0
-
-
-def test_a_host_whose_clock_is_a_day_ahead_holds_the_others_for_one_pause(tmp_path: Path) -> None:
-    path, ahead, clock = tmp_path / "pause.json", Clock(), Clock()
+    for text in ("{", '{"format": "leconvert/hub-pause", "version": 1, "run_id": "-"}'):
+        path.write_text(text)
+        assert read_pause(path, clock.now) == 0.0
+    # A host whose clock is a day ahead holds the others for one pause, and follows what it is told.
+    path, ahead, clock = tmp_path / "other.json", Clock(), Clock()
     ahead.now += 86_400
-    Pace(path, threading.Event(), clock=ahead, wait=ahead.wait).after(429, {"Retry-After": "60"})
-    pace = Pace(path, threading.Event(), clock=clock, wait=clock.wait)
+    pace_by(ahead, path).after(429, {"Retry-After": "60"})
+    pace = pace_by(clock, path)
     for _ in range(3):
         pace.before()
     assert clock.waited == [900.0]
-    # The host itself goes on to follow what it is told.
     pace.after(429, {"Retry-After": "30"})
     pace.before()
     assert clock.waited == [900.0, 30.0]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,6 @@ from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import LayoutOptions
 from leconvert.run.conversion import Conversion, ProofOptions
 from leconvert.support.errors import UsageError
-from leconvert.transfer.options import PushOptions
 
 
 def dataset(folder: Path, version: str = "v2.1") -> Path:
@@ -42,15 +43,10 @@ def parse(words: Sequence[str]) -> Line:
     place, *left = words
     if "--bad" in left:
         raise UsageError("There is no option --bad.", next_step="Leave this trajectory out.")
-    name = left[left.index("--name") + 1] if "--name" in left else None
-    push = None
-    if "--push" in left:
-        push = PushOptions(repo_id=left[left.index("--push") + 1])
-    layout = LayoutOptions(
-        layout=left[left.index("--layout") + 1] if "--layout" in left else "reference"
-    )
+    given = dict(itertools.pairwise(left))
+    layout = LayoutOptions(layout=given.get("--layout", "reference"))
     repairs = RepairOptions(retime="--retime" in left)
-    return Line(place, name, Conversion(layout=layout, repairs=repairs, push=push))
+    return Line(place, given.get("--name"), Conversion(layout=layout, repairs=repairs))
 
 
 def read(text: str, folder: Path) -> list[tuple[str, str, bool]]:
@@ -97,24 +93,12 @@ a/two --retime   # by wall clock
         ("a --name /x", "line 1: '/x' cannot be the name of a result."),
         ("a --name .x", "line 1: '.x' cannot be the name of a result."),
         ("a --name '\udcff'", "the name of the result '\\udcff' has a character"),
-        (
-            "s3://bucket/name",
-            ("line 1: s3://bucket/name is neither a folder nor a dataset on the Hub."),
-        ),
-        (
-            "https://huggingface.co/org",
-            "line 1: https://huggingface.co/org is neither a folder nor",
-        ),
+        ("s3://b/name", "line 1: s3://b/name is neither a folder nor a dataset on the Hub."),
+        ("https://huggingface.co/o", "line 1: https://huggingface.co/o is neither a folder nor"),
         ("hf://org", "line 1: hf://org is neither a folder nor a dataset on the Hub."),
         ("a/missing", "line 1: a/missing does not exist."),
-        (
-            "org/a@v2.1 --name org/a\norg/a",
-            "two results would be in the same place, both named org/a.",
-        ),
-        (
-            "org/a@v2.1 --layout overlay",
-            "--layout overlay leaves the files of",
-        ),
+        ("org/a@v2.1 --name org/a\norg/a", "would be in the same place, both named org/a."),
+        ("org/a@v2.1 --layout overlay", "--layout overlay leaves the files of"),
         ("# nothing", "list.txt contains no dataset."),
         ("a\nb --name a", "two results would be in the same place, both named a."),
         ("a\nb --name a/b", "two results would be in the same place, a/b lies inside a."),
@@ -129,22 +113,15 @@ def test_a_bad_line_is_refused_by_file_and_number(tmp_path: Path, text: str, sai
     assert caught.value.next_step
 
 
-def test_a_dataset_of_another_store_is_refused_with_its_own_command(tmp_path: Path) -> None:
+def test_a_refusal_names_what_helps_and_a_collision_both_lines(tmp_path: Path) -> None:
     with pytest.raises(UsageError) as caught:
         read("'s3://bucket/a b'", tmp_path)
     command = "`leconvert convert --root 's3://bucket/a b' --output RESULT`"
     assert command in str(caught.value.next_step)
-
-
-def test_a_collision_names_both_lines_and_what_helps(tmp_path: Path) -> None:
-    for name in ("x/pick", "y/pick"):
-        dataset(tmp_path / name)
+    one, other = (dataset(tmp_path / name) for name in ("x/pick", "y/pick"))
     with pytest.raises(UsageError) as caught:
         read("x/pick\n\ny/pick\n", tmp_path)
-    assert caught.value.details == (
-        f"line 1: {tmp_path / 'x/pick'}",
-        f"line 3: {tmp_path / 'y/pick'}",
-    )
+    assert caught.value.details == (f"line 1: {one}", f"line 3: {other}")
     assert "--name" in (caught.value.next_step or "")
 
 
@@ -277,19 +254,19 @@ def test_a_rule_holds_for_its_datasets_and_findings_alone(tmp_path: Path) -> Non
         tmp_path,
     )
     assert Policy.from_record(json.loads(json.dumps(policy.as_record()))) == policy
-
-    def repairs(name: str, source: str, *codes: str) -> RepairOptions | None:
+    retimed = RepairOptions(retime=True)
+    for name, source, codes, expected in (
+        ("lab/y", "/in/y", ["timestamps"], retimed),
+        ("y", "/data/y", ["frame-count", "timestamps"], retimed),
+        ("y", "/in/y", ["timestamps"], None),
+        ("lab/y", "/in/y", ["frame-count"], None),
+        ("lab/x", "/in/x", ["timestamps"], replace(retimed, accept=("stats-disagree",))),
+    ):
         one = FleetDataset(name, Path(source), Path("/out") / name)
-        return policy.after(one, policy.always(one), [error(code) for code in codes])
-
-    assert repairs("lab/y", "/in/y", "timestamps") == RepairOptions(retime=True)
-    assert repairs("y", "/data/y", "frame-count", "timestamps") == RepairOptions(retime=True)
-    assert repairs("y", "/in/y", "timestamps") is None
-    assert repairs("lab/y", "/in/y", "frame-count") is None
-    both = RepairOptions(retime=True, accept=("stats-disagree",))
-    assert repairs("lab/x", "/in/x", "timestamps") == both
+        errors = [error(code) for code in codes]
+        assert policy.after(one, policy.always(one), errors) == expected, (name, codes)
     tried = FleetDataset("lab/y", Path("/in/y"), Path("/out/y"))
-    assert policy.after(tried, RepairOptions(retime=True), [error("timestamps")]) is None
+    assert policy.after(tried, retimed, [error("timestamps")]) is None
 
 
 def error(code: str, stream: str | None = None, *flags: str) -> dict[str, Any]:
@@ -327,29 +304,39 @@ def test_a_rule_leaves_out_and_assumes_what_findings_name(tmp_path: Path) -> Non
         error("unloadable-feature", None, "--drop-feature 'a b'"),
     ]
     missing = [error("missing-file", "videos/top", "--drop-feature top", "--on-bad-episode drop")]
-
-    def repairs(name: str, errors: Sequence[dict[str, Any]]) -> RepairOptions | None:
-        return policy.after(FleetDataset(name, Path("/x"), Path("/y")), RepairOptions(), errors)
-
-    assert repairs("x", phantom) == RepairOptions(retime=True, drop_features=("force", "a b"))
-    assert repairs("lab/x", missing) == RepairOptions(drop_features=("top",))
-    assert repairs("x", missing) is None
-    assert repairs("x", [error("frame-rate", None, "--assume-fps 30", "--retime")]) == (
-        RepairOptions(assume_fps="30")
-    )
-    for version in ("v2.0", "v3.0"):
-        found = [error("codebase-version", None, f"--assume-version {version}")]
-        assert repairs("x", found) == RepairOptions(assume_version=version)
     nameless = [error("missing-file", "data", "--on-bad-episode drop")]
-    assert repairs("lab/x", nameless) is None
+    for name, errors, expected in (
+        ("x", phantom, RepairOptions(retime=True, drop_features=("force", "a b"))),
+        ("lab/x", missing, RepairOptions(drop_features=("top",))),
+        ("x", missing, None),
+        (
+            "x",
+            [error("frame-rate", None, "--assume-fps 30", "--retime")],
+            RepairOptions(assume_fps="30"),
+        ),
+        *(
+            (
+                "x",
+                [error("codebase-version", None, f"--assume-version {version}")],
+                RepairOptions(assume_version=version),
+            )
+            for version in ("v2.0", "v3.0")
+        ),
+        ("lab/x", nameless, None),
+    ):
+        one = FleetDataset(name, Path("/x"), Path("/y"))
+        assert policy.after(one, RepairOptions(), errors) == expected, (name, errors)
 
 
-def test_no_rule_for_timestamps_retimes_by_a_rate_that_is_in_doubt() -> None:
-    policy = Policy((PolicyRule(("--retime",), findings=("timestamps",)),))
+def test_rules_add_to_what_is_given_and_none_retimes_by_a_rate_that_is_in_doubt() -> None:
     one = FleetDataset("x", Path("/in/x"), Path("/out/x"))
     times = [error("timestamps", "data", "--retime")]
+    policy = Policy((PolicyRule(("--retime",), findings=("timestamps",)),))
     assert policy.after(one, RepairOptions(), times) == RepairOptions(retime=True)
     assert policy.after(one, RepairOptions(), [*times, error("frame-rate")]) is None
+    policy = Policy((PolicyRule(("--accept b",), findings=("timestamps",)),))
+    both = RepairOptions(reindex=True, accept=("a", "b"))
+    assert policy.after(one, RepairOptions(reindex=True, accept=("a",)), times) == both
 
 
 @pytest.mark.parametrize(
@@ -357,18 +344,12 @@ def test_no_rule_for_timestamps_retimes_by_a_rate_that_is_in_doubt() -> None:
     [
         ("rule = 1", "write each rule below a line [[rule]]"),
         ("[[rules]]\nflags = '--retime'", "'rules' is unknown"),
-        (
-            "[[rule]]\nflag = '--retime'",
-            ("rule 1: 'flag' is unknown. The keys of a rule are datasets, findings, flags."),
-        ),
+        ("[[rule]]\nflag = '--retime'", "rule 1: 'flag' is unknown. The keys of a rule are "),
         ("[[rule]]\nfindings = 'timestamps'", "rule 1 allows nothing"),
         ("[[rule]]\nflags = 1", "rule 1: flags must be a text or a list of texts."),
         ("[[rule]]\nflags = '--bad'", "rule 1: There is no option --bad."),
         ("[[rule]]\nflags = '--retime'\nfindings = 'time'", "rule 1: there is no finding 'time'."),
-        (
-            "[[rule]]\nflags = '--assume-fps {fps}'",
-            "rule 1: --assume-fps {fps} works only in a rule with findings",
-        ),
+        ("[[rule]]\nflags = '--assume-fps {fps}'", "works only in a rule with findings"),
         ("[[rule]]\nflags = '--drop-feature {all}'", "A rule may contain"),
         ("[[rule", "is not TOML"),
     ],
@@ -379,15 +360,6 @@ def test_a_policy_that_cannot_be_meant_is_refused(tmp_path: Path, text: str, sai
     assert said in caught.value.message
     with pytest.raises(UsageError, match="The policy"):
         read_policy(tmp_path / "nowhere.toml", parse_flags)
-
-
-def test_rules_add_to_what_a_dataset_is_given() -> None:
-    policy = Policy((PolicyRule(("--accept b",), findings=("timestamps",)),))
-    one = FleetDataset("x", Path("/in/x"), Path("/out/x"))
-    given = RepairOptions(reindex=True, accept=("a",))
-    assert policy.after(one, given, [error("timestamps")]) == RepairOptions(
-        reindex=True, accept=("a", "b")
-    )
 
 
 def test_a_list_on_standard_input_starts_from_the_current_folder(

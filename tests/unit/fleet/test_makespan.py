@@ -59,7 +59,7 @@ class TurnedTime:
         self.sleep(seconds)
         return event.is_set()
 
-    def run(self, works: list[Callable[[], None]]) -> None:
+    def run(self, works: list[Callable[[], object]]) -> None:
         threads = []
         for work in works:
             thread = threading.Thread(target=self._run, args=(work, self._enter(0.0)))
@@ -82,7 +82,7 @@ class TurnedTime:
             self.seconds, _, event = heapq.heappop(self._sleeping)
             event.set()
 
-    def _run(self, work: Callable[[], None], turn: threading.Event) -> None:
+    def _run(self, work: Callable[[], object], turn: threading.Event) -> None:
         turn.wait()
         try:
             work()
@@ -126,11 +126,9 @@ class Simulated:
 
     def _board(self, dataset: FleetDataset) -> Board:
         store = LeaseStore(
-            self._fleet.work_dir.dataset(dataset.name).run("r1"),
-            self._me,
-            lease_seconds=1e9,
+            self._fleet.work_dir.dataset(dataset.name).run("r1"), self._me, lease_seconds=1e9,
             clock=self._time.clock,
-        )
+        )  # fmt: skip
         return Board(store, len(self._costs[dataset.name].batches))
 
     def _work(self, dataset: FleetDataset, board: Board, max_batches: int = 10**9) -> bool:
@@ -155,32 +153,21 @@ def makespan(
         for one in planned.datasets
     ]
     fleet = Fleet(
-        planned.work_dir,
-        planned.run_id,
-        planned.paths,
-        sorted(datasets, key=lambda one: -one.cost_seconds),
-        planned.policy,
-    )
+        planned.work_dir, planned.run_id, planned.paths,
+        sorted(datasets, key=lambda one: -one.cost_seconds), planned.policy,
+    )  # fmt: skip
     time, stop = TurnedTime(), threading.Event()
 
-    def worker(number: int) -> Callable[[], None]:
+    def worker(number: int) -> Callable[[], object]:
         simulated = Simulated(fleet, costs, time, f"host-{number}-0000000a")
         identity = WorkerIdentity(f"host-{number}-0000000b", "host", 1)
         store = LeaseStore(fleet.paths, identity, lease_seconds=1e9, clock=time.clock)
         fleet_worker = FleetWorker(
-            fleet,
-            LEASES,
-            stop,
-            conversions=simulated,
-            store=store,
-            waiter=time.wait_for,
+            fleet, LEASES, stop, conversions=simulated, store=store, waiter=time.wait_for,
             clock=time.clock,
-        )
+        )  # fmt: skip
 
-        def work() -> None:
-            fleet_worker.run()
-
-        return work
+        return fleet_worker.run
 
     time.run([worker(number) for number in range(workers)])
     board = open_fleet(folder / "work").board(LEASES)

@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from huggingface_hub import snapshot_download
 from tests.hub import WRITE_TOKEN, StandIn
@@ -73,13 +74,13 @@ def run(
     *names: str,
     layout: str = LAYOUTS[0],
     scratch: ScratchOptions | None = None,
-    max_workers: int = 1,
+    force: bool = False,
     **more: object,
 ) -> FleetStatus:
     conversion = Conversion(
         layout=LayoutOptions(layout=layout),
-        push=PushOptions(create=False),
-        workers=WorkerOptions(max_workers=max_workers),
+        push=PushOptions(create=False, force=force),
+        workers=WorkerOptions(max_workers=1),
         scratch=scratch or ScratchOptions(tmp_path / "scratch", 1 << 30),
     )
     return fleet.run(names, work_dir=tmp_path / "work", conversion=conversion, **more)  # type: ignore[arg-type]
@@ -189,15 +190,12 @@ def test_what_a_policy_repairs_in_a_repo_is_written_anew_and_nothing_else_is_sen
     repos: StandIn, source: Path, tmp_path: Path
 ) -> None:
     late = Path(shutil.copytree(source, tmp_path / "late"))
-    edit_table(
-        late,
-        1,
-        lambda table: column(
-            table,
-            "timestamp",
-            pa.array([value + 0.011 for value in table["timestamp"].to_pylist()], pa.float32()),
-        ),
-    )
+
+    def later(table: pa.Table) -> pa.Table:
+        times = pc.cast(pc.add(table["timestamp"], 0.011), pa.float32())
+        return column(table, "timestamp", times.combine_chunks())
+
+    edit_table(late, 1, later)
     repo = repos.add_repo("tester/late", late)
     rules = (
         PolicyRule(("--retime",), findings=("timestamps",)),
@@ -230,9 +228,7 @@ def test_room_for_files_that_are_fetched_is_reserved_before(repos: StandIn, tmp_
     assert states(done) == {NAMES[0]: "converted"}
 
 
-def test_a_commit_on_the_way_is_what_is_migrated(
-    repos: StandIn, source: Path, tmp_path: Path
-) -> None:
+def test_a_commit_on_the_way_is_migrated(repos: StandIn, source: Path, tmp_path: Path) -> None:
     """A run of the commit before is given up: what it would push is no longer there."""
     repo = repos.repo(NAMES[1])
     with cut_after(25), pytest.raises(CutOff):
@@ -298,16 +294,7 @@ def test_without_records_a_repo_that_grew_is_not_taken_for_finished(
     [left] = done.set_aside
     assert left.error == "HubConflictError"
     assert "--force-push" in (left.next_step or "")
-    forced = fleet.run(
-        [NAMES[0]],
-        work_dir=tmp_path / "work",
-        conversion=Conversion(
-            layout=LayoutOptions(layout=LAYOUTS[0]),
-            push=PushOptions(create=False, force=True),
-            workers=WorkerOptions(max_workers=1),
-            scratch=ScratchOptions(tmp_path / "scratch", 1 << 30),
-        ),
-    )
+    forced = run(tmp_path, NAMES[0], force=True)
     assert states(forced) == {NAMES[0]: "converted"}
     repo = repos.repo(NAMES[0])
     assert contents(repo, repo.branches["main"]) == hashes(converted(grown, tmp_path, LAYOUTS[0]))

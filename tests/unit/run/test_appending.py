@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from tests import dataset_damage as damage
+from tests.dataset_damage import edit_feature, rewrite, set_cells
 from tests.plans import draft_plan, open_or_plan
-from tests.trees import digest_of, snapshot
+from tests.trees import digest_of, former_of, snapshot
 
 import leconvert
 from leconvert import (
@@ -34,6 +36,7 @@ from leconvert.dataset.formats import PROVENANCE_PATH, v3
 from leconvert.run.appending import what_is_lost
 from leconvert.run.conversion import Conversion
 from leconvert.run.packer import pack_run
+from leconvert.run.packer import run as packing
 from leconvert.run.proof import verify_pair
 from leconvert.run.proof.files import CARD_BEGIN
 from leconvert.run.upkeep import clean_kept_source, undo_conversion
@@ -52,9 +55,8 @@ from leconvert.testing import (
     edit_lines,
     edit_table,
     make_dataset,
-    with_column,
 )
-from leconvert.workdir.former import former_states
+from leconvert.workdir import fs
 
 LENGTHS = [12, 7, 9, 15, 8]
 TOP, WRIST = "observation.images.top", "observation.images.wrist"
@@ -115,8 +117,8 @@ def append(result: Path, layout: LayoutOptions = APPEND, **options: Any) -> Any:
     return leconvert.convert(source, output=result, layout=layout, **options)
 
 
-def assert_is_result(result: Path, source: Path | None = None) -> None:
-    source = source or result.with_name("source")
+def assert_is_result(result: Path) -> None:
+    source = result.with_name("source")
     assert list(verify_pair(result, source, depth="bytes").differences) == []
     assert [f for f in check_dataset(result).findings if f.severity in {"error", "warning"}] == []
 
@@ -175,11 +177,6 @@ def rows(root: Path) -> Iterator[dict[str, Any]]:
         lambda name: name in {"length", "episode_index"} or name not in places
     ):
         yield from block.to_pylist()
-
-
-def former_of(result: Path) -> list[Path]:
-    """Return the places of former states, the newest first."""
-    return [state.path for state in former_states([result])[result] if state.is_there]
 
 
 def test_it_is_appended_again_and_again_and_every_state_is_kept(result: Path, grow: Grow) -> None:
@@ -263,24 +260,14 @@ def own_key(result: Path) -> None:
     edit_info(result, lambda info: info.update(license="mine"))
 
 
-def own_split(result: Path) -> None:
-    edit_info(result, lambda info: info.update(splits={"train": "0:2", "val": "2:3"}))
-
-
-def own_statistics(result: Path) -> None:
-    stats = json.loads((result / "meta/stats.json").read_bytes())
-    stats["action"]["max"] = [9.0] * len(stats["action"]["max"])
-    (result / "meta/stats.json").write_text(json.dumps(stats))
-
-
 # After an append, a record of how it left the result decides, too.
 @pytest.mark.parametrize(
     ("again", "change", "said"),
     [
         (False, own_card, "README.md"),
         (False, own_key, "license in meta/info.json"),
-        (False, own_split, "splits in meta/info.json"),
-        (False, own_statistics, "meta/stats.json"),
+        (False, damage.edit_info(splits={"train": "0:2", "val": "2:3"}), "splits in meta/info"),
+        (False, damage.set_stat("action", "max", [9.0] * 6), "meta/stats.json"),
         (True, own_card, "README.md"),
     ],
 )
@@ -414,56 +401,25 @@ def test_a_grown_v30_dataset(grow: Grow, tmp_path: Path) -> None:
     assert v3.EpisodesReader(tmp_path / "out").num_rows == 5
 
 
-def changed_task(source: Path, result: Path) -> None:
-    edit_lines(source, "tasks", lambda lines: lines[1].update(task="Another."))
-
-
-def changed_fps(source: Path, result: Path) -> None:
-    edit_info(result, lambda info: info.update(fps=15))
-
-
-def changed_feature(source: Path, result: Path) -> None:
-    edit_info(result, lambda info: info["features"]["action"].update(names=["a"] * 6))
-
-
 def renamed_file(source: Path, result: Path) -> None:
     path = "data/chunk-{chunk_index:03d}/part-{file_index:03d}.parquet"
     edit_info(result, lambda info: info.update(data_path=path))
     (result / DATA).rename(result / DATA.replace("file", "part"))
 
 
-def changed_statistics(source: Path, result: Path) -> None:
-    edit_lines(
-        source, "episodes_stats", lambda lines: lines[0]["stats"]["action"].update(max=[9.0] * 6)
-    )
-
-
 def changed_row(source: Path, result: Path) -> None:
     """Which nothing but a comparison of the rows tells: the statistics are as they were."""
 
     def changed(table: pa.Table) -> pa.Table:
-        kind = table.schema.field("action").type
-        values = table.column("action").to_pylist()
-        values[0][0] += 0.001
-        return with_column(table, "action", pa.array(values, kind))
+        first, *rest = table["action"][0].as_py()
+        return set_cells("action", r0=[first + 0.001, *rest])(table)
 
     edit_table(source, 1, changed)
 
 
 def changed_clip(source: Path, result: Path) -> None:
-    folder = source / f"videos/chunk-000/{TOP}"
-    shutil.copy(
-        source / f"videos/chunk-000/{WRIST}/episode_000001.mp4", folder / "episode_000001.mp4"
-    )
-
-
-def changed_result_row(source: Path, result: Path) -> None:
-    table = pq.read_table(result / DATA)
-    pq.write_table(table.slice(0, table.num_rows - 1), result / DATA)
-
-
-def stray_in_result(source: Path, result: Path) -> None:
-    (result / "data/notes.txt").write_text("mine")
+    clips = (source / f"videos/chunk-000/{key}/episode_000001.mp4" for key in (WRIST, TOP))
+    shutil.copy(*clips)
 
 
 def result_in_v21(source: Path, result: Path) -> None:
@@ -488,15 +444,37 @@ def grown_result(source: Path, result: Path) -> None:
     [
         (changed_length, TargetError, "its episode 1 has 7 frames, but 8 in .*"),
         (grown_result, TargetError, r"it has 5 episodes, but .* has only 4"),
-        (changed_task, TargetError, "its tasks are not the first tasks"),
-        (changed_fps, TargetError, "does not write them: fps in meta/info.json"),
-        (changed_feature, TargetError, "does not write them: names of feature 'action'"),
+        (
+            lambda source, _: edit_lines(source, "tasks", lambda t: t[1].update(task="Another.")),
+            *(TargetError, "its tasks are not the first tasks"),
+        ),
+        (
+            lambda _, result: edit_info(result, lambda info: info.update(fps=15)),
+            *(TargetError, "does not write them: fps in meta/info.json"),
+        ),
+        (
+            lambda _, result: edit_feature("action", names=["a"] * 6)(result),
+            *(TargetError, "does not write them: names of feature 'action'"),
+        ),
         (renamed_file, TargetError, "does not write them: data_path in meta/info.json"),
-        (changed_statistics, TargetError, "does not write them: meta/episodes"),
+        (
+            lambda source, _: edit_lines(
+                source, "episodes_stats", lambda s: s[0]["stats"]["action"].update(max=[9.0] * 6)
+            ),
+            *(TargetError, "does not write them: meta/episodes"),
+        ),
         (changed_row, VerificationError, "does not match its source .* Nothing was replaced"),
         (changed_clip, LeconvertError, "does not match its source .* Nothing was replaced"),
-        (changed_result_row, LeconvertError, "."),
-        (stray_in_result, TargetError, "notes.txt does not belong to an episode"),
+        (
+            lambda _, result: rewrite(DATA, lambda table: table.slice(0, 27), row_groups=False)(
+                result
+            ),
+            *(LeconvertError, "."),
+        ),
+        (
+            lambda _, result: (result / "data/notes.txt").write_text("mine"),
+            *(TargetError, "notes.txt does not belong to an episode"),
+        ),
         (result_in_v21, TargetError, "is not a v3.0 dataset"),
     ],
 )
@@ -512,25 +490,28 @@ def test_what_is_not_its_beginning_is_refused_and_stays(
     assert former_of(result) == []
 
 
-def test_what_has_no_end_to_append_to_is_refused(result: Path) -> None:
-    with pytest.raises(UsageError, match="a selection of episodes"):
-        append(result, selection=EpisodeSelection(episodes="0-3"))
-    with pytest.raises(UsageError, match="--layout overlay"):
-        append(result, LayoutOptions(append=True, layout="overlay"))
-    with pytest.raises(UsageError, match="--force-conversion replaces them"):
-        append(result, proof=ProofOptions(force_conversion=True))
-    with pytest.raises(UsageError, match=r"give --output"):
-        leconvert.convert(result.with_name("source"), layout=APPEND)
-    with pytest.raises(UsageError, match=r"--to v2.1"):
-        append(result, LayoutOptions(append=True, to="v2.1"))
+@pytest.mark.parametrize(
+    ("layout", "options", "said"),
+    [
+        ({}, {"selection": EpisodeSelection(episodes="0-3")}, "a selection of episodes"),
+        ({"layout": "overlay"}, {}, "--layout overlay"),
+        ({}, {"proof": ProofOptions(force_conversion=True)}, "--force-conversion replaces them"),
+        ({}, {"output": None}, "give --output"),
+        ({"to": "v2.1"}, {}, r"--to v2.1"),
+    ],
+)
+def test_what_has_no_end_to_append_to_is_refused(
+    result: Path, layout: dict[str, str], options: dict[str, Any], said: str
+) -> None:
+    source, given = result.with_name("source"), {"output": result, **options}
+    with pytest.raises(UsageError, match=said):
+        leconvert.convert(source, layout=replace(APPEND, **layout), **given)
 
 
 def test_a_result_that_changes_while_it_is_appended_to_is_left_alone(
     result: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The recorder writes into it at the last moment: what came out of the target goes back."""
-    from leconvert.run.packer import run as packing
-
     swap = packing.swap_into_place
 
     def recorded(*arguments: Any, **options: Any) -> None:
@@ -586,9 +567,8 @@ def test_the_command_is_repeated_whether_there_is_something_new_or_not(
     assert_is_result(result)
 
 
-def test_a_cluster_plans_works_and_packs_it(result: Path, grow: Grow) -> None:
-    work = result.with_name("work")
-    source = result.with_name("source")
+def test_a_cluster_plans_works_and_packs_it(result: Path) -> None:
+    work, source = result.with_name("work"), result.with_name("source")
     assert main(["plan", str(source), str(result), "--append", "--work-dir", str(work)]) == 0
     assert main(["work", str(work)]) == 0
     assert main(["pack", str(work)]) == 0
@@ -631,14 +611,8 @@ def test_a_fleet_brings_grown_datasets_up_to_date(
 def test_without_hard_links_old_files_are_copied(
     result: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import errno
-
-    from leconvert.workdir import fs
-
-    def refused(*_: Any) -> None:
-        raise OSError(errno.EPERM, "Operation not permitted")
-
-    monkeypatch.setattr(fs.os, "link", refused)
+    refused = OSError(errno.EPERM, "Operation not permitted")
+    monkeypatch.setattr(fs.os, "link", Mock(side_effect=refused))
     append(result, plan=PlanOptions(one_host=True))
     monkeypatch.undo()
     assert (result / DATA).stat().st_nlink == 1

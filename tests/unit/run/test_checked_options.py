@@ -19,28 +19,23 @@ from leconvert.support.errors import UsageError
 from leconvert.transfer.options import ScratchOptions
 
 NUMPY: Any = np  # its numbers are none to type checkers
+TEXT: Any = "observation.state"
 
 
-def test_numbers_may_be_numpys(small_source: Path, tmp_path: Path) -> None:
+def test_numbers_may_be_numpys_and_tuples_may_be_lists(small_source: Path, tmp_path: Path) -> None:
+    layout = LayoutOptions(
+        data_file_size_in_mb=NUMPY.float32(2.5), video_file_size_in_mb=NUMPY.int64(3),
+        episodes_per_batch=NUMPY.int32(2),
+    )  # fmt: skip
+    frames = (FrameInterval(NUMPY.int64(0), NUMPY.int64(0), NUMPY.int64(4)),)
     report = leconvert.convert(
-        small_source,
-        output=tmp_path / "out",
-        layout=LayoutOptions(
-            data_file_size_in_mb=NUMPY.float32(2.5),
-            video_file_size_in_mb=NUMPY.int64(3),
-            episodes_per_batch=NUMPY.int32(2),
-        ),
+        small_source, output=tmp_path / "out", layout=layout,
         leases=LeaseOptions(lease_seconds=NUMPY.float32(30)),
         workers=WorkerOptions(max_workers=NUMPY.int64(1)),
-        selection=EpisodeSelection(
-            frames=(FrameInterval(NUMPY.int64(0), NUMPY.int64(0), NUMPY.int64(4)),)
-        ),
-    )
+        selection=EpisodeSelection(frames=frames),
+    )  # fmt: skip
     assert report.episodes == 5
     assert RepairOptions(retime=NUMPY.bool_(True)).flags() == ("--retime",)
-
-
-def test_a_list_is_as_good_as_a_tuple() -> None:
     names: Any = ["b", "a"]
     assert RepairOptions(drop_features=names) == RepairOptions(drop_features=("b", "a"))
     assert RepairOptions(drop_features=names).flags() == ("--drop-feature b", "--drop-feature a")
@@ -48,30 +43,22 @@ def test_a_list_is_as_good_as_a_tuple() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("said", "make"),
     [
-        (lambda given: RepairOptions(drop_features=given), "drop_features takes several values"),
-        (lambda given: RepairOptions(accept=given), "accept takes several values"),
-        (lambda given: EpisodeSelection(exclude_tasks=given), "exclude_tasks takes several"),
-    ],
-)
-def test_a_text_is_not_taken_letter_by_letter(make: Callable[[Any], object], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        make("observation.state")
-
-
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: WorkerOptions(num_workers=1.5), "num_workers must be a whole number, not 1.5"),  # type: ignore[arg-type]
-        (lambda: WorkerOptions(max_workers="x"), "max_workers must be a whole number, not 'x'"),  # type: ignore[arg-type]
-        (lambda: LeaseOptions(max_attempts=math.inf), "max_attempts must be a whole number"),  # type: ignore[arg-type]
+        ("drop_features takes several", lambda: RepairOptions(drop_features=TEXT)),
+        ("accept takes several values", lambda: RepairOptions(accept=TEXT)),
+        ("exclude_tasks takes several", lambda: EpisodeSelection(exclude_tasks=TEXT)),
+        ("num_workers must be a whole number, not 1.5", lambda: WorkerOptions(num_workers=1.5)),  # type: ignore[arg-type]
+        ("max_workers must be a whole number, not 'x'", lambda: WorkerOptions(max_workers="x")),  # type: ignore[arg-type]
+        ("max_attempts must be a whole number", lambda: LeaseOptions(max_attempts=math.inf)),  # type: ignore[arg-type]
         # The heartbeat's thread ended at its first wait, so nothing renewed the lease.
-        (lambda: LeaseOptions(lease_seconds=math.inf), "lease_seconds is too large"),
-        (lambda: LeaseOptions(lease_seconds=1e12), "lease_seconds is too large"),
+        ("lease_seconds is too large", lambda: LeaseOptions(lease_seconds=math.inf)),
+        ("lease_seconds is too large", lambda: LeaseOptions(lease_seconds=1e12)),
     ],
 )
-def test_numbers_out_of_range_are_refused_at_once(make: Callable[[], object], said: str) -> None:
+def test_no_text_is_taken_letter_by_letter_nor_a_number_out_of_range(
+    said: str, make: Callable[[], object]
+) -> None:
     with pytest.raises(UsageError, match=said):
         make()
 

@@ -8,12 +8,14 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.dataset_damage import rewrite, set_cells
 from tests.plans import open_or_plan
 from tests.trees import digest_of
 
@@ -21,18 +23,14 @@ import leconvert
 from leconvert import LayoutOptions, ProofOptions, RepairOptions
 from leconvert.cli.main import main
 from leconvert.dataset.check import check_dataset
-from leconvert.dataset.formats import PROVENANCE_PATH, open_dataset, read_provenance, v2, v3
+from leconvert.dataset.formats import PROVENANCE_PATH, open_dataset, read_provenance, v3
 from leconvert.model.selection import EpisodeSelection
 from leconvert.run.conversion import Places
 from leconvert.run.planner import check_all_places
 from leconvert.run.proof import verify_pair
-from leconvert.support.errors import (
-    FindingsError,
-    SourceChangedError,
-    SourceError,
-    UsageError,
-)
-from leconvert.testing import CameraSpec, DatasetSpec, edit_info, make_dataset, with_column
+from leconvert.support.errors import FindingsError, SourceChangedError, SourceError, UsageError
+from leconvert.testing import CameraSpec, DatasetSpec, edit_info, edit_lines, make_dataset
+from leconvert.testing import with_column as column_set
 
 BYTES = ProofOptions(verify="bytes")
 CAMERA = CameraSpec(key="observation.images.top", width=64, height=48)
@@ -43,26 +41,19 @@ SECOND = DatasetSpec(episodes=2, frames=[6, 8], cameras=(CAMERA,), tasks=("push"
 Make = Callable[..., list[Path]]
 
 
+def made_in(folder: Path, *specs: DatasetSpec) -> list[Path]:
+    """Make datasets, each in a folder of its own."""
+    return [make_dataset(folder / f"source{n}", spec) for n, spec in enumerate(specs)]
+
+
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    """Make datasets, each in a folder of its own."""
-
-    def made(*specs: DatasetSpec) -> list[Path]:
-        roots = [tmp_path / f"source{number}" for number in range(len(specs))]
-        for root, spec in zip(roots, specs, strict=True):
-            make_dataset(root, spec)
-        return roots
-
-    return made
+    return partial(made_in, tmp_path)
 
 
 @pytest.fixture(scope="module")
 def made_once(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    folder = tmp_path_factory.mktemp("two")
-    return [
-        make_dataset(folder / f"source{number}", spec)
-        for number, spec in enumerate((FIRST, SECOND))
-    ]
+    return made_in(tmp_path_factory.mktemp("two"), FIRST, SECOND)
 
 
 @pytest.fixture
@@ -134,9 +125,7 @@ def test_all_that_differs_stands_in_one_table(make: Make, tmp_path: Path) -> Non
     assert not (tmp_path / "out").exists()
 
 
-def test_features_that_differ_can_be_left_out_and_robots_accepted(
-    make: Make, tmp_path: Path
-) -> None:
+def test_features_that_differ_can_go_and_robots_be_accepted(make: Make, tmp_path: Path) -> None:
     sources = make(FIRST, replace(SECOND, state_dim=7, has_done=True, robot_type="arm"))
     allowed = RepairOptions(
         drop_features=("observation.state", "next.done"), accept=("robot-type",)
@@ -149,17 +138,14 @@ def test_features_that_differ_can_be_left_out_and_robots_accepted(
     assert leconvert.verify_pair(tmp_path / "out", sources, depth="bytes").ok
 
 
-def test_names_of_values_must_be_the_same_where_both_have_them(make: Make, tmp_path: Path) -> None:
-    first, second = make(FIRST, SECOND)
-    info = json.loads((second / "meta/info.json").read_bytes())
-    info["features"]["action"]["names"] = [f"joint{number}" for number in range(6)]
-    (second / "meta/info.json").write_text(json.dumps(info))
+def test_names_of_values_must_match_where_both_have_them(two: list[Path], tmp_path: Path) -> None:
+    joints = [f"joint{number}" for number in range(6)]
+    edit_info(two[1], lambda info: info["features"]["action"].update(names=joints))
     with pytest.raises(SourceError) as caught:
-        leconvert.merge([first, second], output=tmp_path / "out")
+        leconvert.merge(two, output=tmp_path / "out")
     assert caught.value.details[3].startswith("action ")
-    info["features"]["action"]["names"] = None
-    (second / "meta/info.json").write_text(json.dumps(info))
-    leconvert.merge([first, second], output=tmp_path / "out", proof=BYTES)
+    edit_info(two[1], lambda info: info["features"]["action"].update(names=None))
+    leconvert.merge(two, output=tmp_path / "out", proof=BYTES)
 
 
 def test_another_codec_begins_another_file(make: Make, tmp_path: Path) -> None:
@@ -180,33 +166,23 @@ def test_another_codec_begins_another_file(make: Make, tmp_path: Path) -> None:
     ],
 )
 def test_depth_cameras_that_store_other_distances_are_not_merged(
-    make: Make, tmp_path: Path, first: dict[str, Any], second: dict[str, Any], said: str | None
+    two: list[Path], tmp_path: Path, first: dict[str, Any], second: dict[str, Any], said: str | None
 ) -> None:
-    sources = make(FIRST, SECOND)
-    for root, facts in zip(sources, (first, second), strict=True):
-        info = json.loads((root / "meta/info.json").read_text())
-        info["features"][CAMERA.key]["info"] |= {"video.is_depth_map": True, **facts}
-        (root / "meta/info.json").write_text(json.dumps(info))
+    for root, facts in zip(two, (first, second), strict=True):
+        told = {"video.is_depth_map": True, **facts}
+        edit_info(root, lambda info, t=told: info["features"][CAMERA.key]["info"].update(t))
     if said is None:
-        leconvert.merge(sources, output=tmp_path / "out")
+        leconvert.merge(two, output=tmp_path / "out")
         return
     with pytest.raises(SourceError, match="they differ in 1 point") as caught:
-        leconvert.merge(sources, output=tmp_path / "out")
+        leconvert.merge(two, output=tmp_path / "out")
     assert said in caught.value.details[3]
     assert "--drop-feature NAME" in str(caught.value.next_step)
 
 
-def test_what_is_wrong_with_a_source_is_told_with_its_name(two: list[Path], tmp_path: Path) -> None:
-    for root in two:
-        next(root.rglob("*.mp4")).unlink()
-    with pytest.raises(FindingsError, match="2 of 2 datasets cannot be converted") as caught:
-        leconvert.merge(two, output=tmp_path / "out")
-    assert [finding["message"].split(":")[0] for finding in caught.value.findings] == [
-        str(root) for root in two
-    ]
-
-
-def test_places_that_make_no_sense_are_refused(two: list[Path], tmp_path: Path) -> None:
+def test_senseless_places_are_refused_and_faults_told_with_their_source(
+    two: list[Path], tmp_path: Path
+) -> None:
     with pytest.raises(UsageError, match="lies inside"):
         leconvert.merge([*two, two[1] / ".."], output=tmp_path / "out")
     for inside in (two[0], two[1] / "out", tmp_path):
@@ -214,6 +190,13 @@ def test_places_that_make_no_sense_are_refused(two: list[Path], tmp_path: Path) 
             leconvert.merge(two, output=inside)
     with pytest.raises(TypeError, match="selection"):
         leconvert.merge(two, output=tmp_path / "out", selection="0-3")  # type: ignore[call-arg]
+    for root in two:
+        next(root.rglob("*.mp4")).unlink()
+    with pytest.raises(FindingsError, match="2 of 2 datasets cannot be converted") as caught:
+        leconvert.merge(two, output=tmp_path / "out")
+    assert [finding["message"].split(":")[0] for finding in caught.value.findings] == [
+        str(root) for root in two
+    ]
 
 
 def test_two_mounts_of_one_export_are_one_dataset_and_a_copy_is_not(
@@ -239,7 +222,9 @@ def test_two_mounts_of_one_export_are_one_dataset_and_a_copy_is_not(
 # --- provenance -----------------------------------------------------------------------------------
 
 
-def test_each_episode_names_its_source(two: list[Path], tmp_path: Path) -> None:
+def test_each_episode_names_its_source_and_a_plain_conversion_none(
+    two: list[Path], tmp_path: Path
+) -> None:
     leconvert.merge(two, output=tmp_path / "out", repairs=RepairOptions(reindex=True))
     found = read_provenance(tmp_path / "out")
     assert [source.name for source in found.sources] == ["source0", "source1"]
@@ -247,11 +232,6 @@ def test_each_episode_names_its_source(two: list[Path], tmp_path: Path) -> None:
     assert found.source.tolist() == [0, 0, 0, 1, 1]
     assert found.source_episode_index.tolist() == [0, 1, 2, 0, 1]
     assert len(set(found.sha256)) == 5
-
-
-def test_selected_episodes_name_their_numbers_and_a_plain_conversion_none(
-    two: list[Path], tmp_path: Path
-) -> None:
     selection = EpisodeSelection(episodes="0,2")
     leconvert.convert(two[0], output=tmp_path / "part", selection=selection)
     found = read_provenance(tmp_path / "part")
@@ -264,14 +244,10 @@ def test_selected_episodes_name_their_numbers_and_a_plain_conversion_none(
     assert not (tmp_path / "whole" / PROVENANCE_PATH).exists()
 
 
-def rewritten(root: Path, column: str, values: list[object]) -> None:
+def rewrite_column(root: Path, column: str, values: list[object]) -> None:
     """Replace a column of the table of provenance."""
-    table = pq.read_table(root / PROVENANCE_PATH)
-    at = table.schema.get_field_index(column)
-    field = table.schema.field(at)
-    pq.write_table(
-        table.set_column(at, field, pa.array(values, field.type)), root / PROVENANCE_PATH
-    )
+    cells = {f"r{row}": value for row, value in enumerate(values)}
+    rewrite(PROVENANCE_PATH, set_cells(column, **cells))(root)
 
 
 @pytest.fixture
@@ -280,9 +256,7 @@ def merged(two: list[Path], tmp_path: Path) -> Path:
     return tmp_path / "out"
 
 
-def test_verify_finds_a_provenance_that_is_wrong_torn_or_missing(
-    two: list[Path], merged: Path
-) -> None:
+def test_verify_finds_a_wrong_torn_or_missing_provenance(two: list[Path], merged: Path) -> None:
     right = (merged / PROVENANCE_PATH).read_bytes()
     wrong: tuple[tuple[str, list[object]], ...] = (
         ("episode_index", [0, 1, 2, 4, 3]),
@@ -291,7 +265,7 @@ def test_verify_finds_a_provenance_that_is_wrong_torn_or_missing(
         ("sha256", ["0" * 64] * 5),
     )
     for column, values in wrong:
-        rewritten(merged, column, values)
+        rewrite_column(merged, column, values)
         found = leconvert.verify_pair(merged, two).differences
         assert {difference.path for difference in found} == {PROVENANCE_PATH}, column
         (merged / PROVENANCE_PATH).write_bytes(right)
@@ -316,11 +290,7 @@ def test_verify_wants_all_sources_and_knows_them_by_their_tables_wherever_they_a
 
 
 def test_an_episode_that_changed_in_its_source_is_named(two: list[Path], merged: Path) -> None:
-    path = two[1] / v2.STATS_PATH
-    lines = path.read_text().splitlines()
-    record = json.loads(lines[1])
-    record["stats"]["action"]["mean"][0] += 1
-    path.write_text("\n".join([lines[0], json.dumps(record)]) + "\n")
+    edit_lines(two[1], "episodes_stats", lambda lines: lines[1]["stats"]["action"].update(mean=[9]))
     found = leconvert.verify_pair(merged, two).differences
     assert [(one.path, one.episode) for one in found] == [(PROVENANCE_PATH, 1)]
 
@@ -333,7 +303,7 @@ def test_check_says_where_the_provenance_is_of_other_episodes(merged: Path, tmp_
         ("source", [0, 0, 0, 1, 2], "names source 2 for episode 4"),
     )
     for column, values, said in wrong:
-        rewritten(merged, column, values)
+        rewrite_column(merged, column, values)
         (finding,) = check_dataset(merged).findings
         assert (finding.code, finding.severity) == ("provenance", "warning")
         assert said in finding.message
@@ -372,7 +342,7 @@ def test_the_files_of_two_v3_sources_are_told_apart(make: Make, tmp_path: Path) 
     assert v3.Dataset(tmp_path / "out").episodes.length.tolist() == [7, 5, 9, 6, 8]
 
 
-def test_a_result_is_the_same_wherever_its_sources_lie(
+def test_results_do_not_depend_on_where_sources_lie(
     two: list[Path], merged: Path, tmp_path: Path
 ) -> None:
     elsewhere = [tmp_path / "elsewhere" / source.name for source in two]
@@ -395,7 +365,7 @@ def with_subtasks(root: Path, texts: list[str] | None) -> Path:
     for path in sorted(root.glob("data/*/*.parquet")):
         table = pq.read_table(path)
         numbers = pa.array([row % 2 for row in range(len(table))], pa.int64())
-        pq.write_table(with_column(table, "subtask_index", numbers), path)
+        pq.write_table(column_set(table, "subtask_index", numbers), path)
     feature = {"dtype": "int64", "shape": [1], "names": None}
     edit_info(root, lambda info: info["features"].update(subtask_index=feature))
     if texts is not None:
@@ -425,9 +395,7 @@ def test_rows_that_name_subtasks_of_different_tables_are_not_merged(
     assert "subtask_index" not in open_dataset(out).features
 
 
-def test_subtasks_of_equal_tables_are_merged_and_verify_finds_others(
-    two: list[Path], tmp_path: Path
-) -> None:
+def test_equal_subtasks_are_merged_and_verify_finds_others(two: list[Path], tmp_path: Path) -> None:
     texts = ["reach", "grasp"]
     for root in two:
         with_subtasks(root, texts)

@@ -6,10 +6,15 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from tests.plans import open_or_plan
 
 import leconvert
-from leconvert import LayoutOptions, WorkerOptions
+from leconvert import LayoutOptions, WorkerOptions, media
+from leconvert.api import run_worker
+from leconvert.dataset.formats.v3 import USUAL_NAMES
 from leconvert.media import index as indices
+from leconvert.run.leasing import read_done
+from leconvert.run.packer import pack_run
 from leconvert.run.proof import verify_pair
 from leconvert.support import parallel
 from leconvert.tables import data_file
@@ -74,3 +79,26 @@ def test_to_write_many_small_files_reads_the_source_no_oftener_than_to_write_few
     assert counts[0].keys() == counts[1].keys() == {"data", "videos"}
     # Who writes a file's last episode before others reads it once more.
     assert all(counts[1][kind] <= counts[0][kind] + 2 for kind in counts[0]), counts
+
+
+def test_the_result_holds_the_files_that_workers_wrote(small_source: Path, tmp_path: Path) -> None:
+    run = open_or_plan(small_source, tmp_path / "out", tmp_path / "work")
+    run_worker(run.work_dir.root)
+    inodes: dict[str, int] = {}
+    copied = 0
+    for batch in run.batches:
+        record = read_done(run.paths, batch.batch_id)
+        for shard, written in zip(batch.shards, record["shards"], strict=True):
+            path = run.paths.root / record["attempt"] / written["path"]
+            inodes[USUAL_NAMES.path(shard.stream, shard.number)] = path.stat().st_ino
+            copied += written.get("copied_bytes", 0)
+    packed = pack_run(run)
+    assert (packed.linked, packed.copied, packed.joined) == (len(inodes), 0, 0)
+    assert {
+        path.relative_to(tmp_path / "out").as_posix(): path.stat().st_ino
+        for folder in ("data", "videos")
+        for path in (tmp_path / "out" / folder).rglob("file-*")
+    } == inodes
+    # And the workers moved each coded byte of the sources once.
+    clips = small_source.rglob("*.mp4")
+    assert copied == sum(int(media.read_clip_index(clip).sizes.sum()) for clip in clips)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from tests.dataset_damage import DATA, edit_json, rewrite
 
 import leconvert
 from leconvert import LayoutOptions, ProofOptions, RepairOptions, verify_pair
@@ -56,13 +57,10 @@ def test_a_result_has_the_new_names_and_its_source_the_old(
 ) -> None:
     source, out = sources[version], tmp_path / "out"
     leconvert.convert(
-        source,
-        output=out,
-        layout=LayoutOptions(to=to),
-        repairs=RepairOptions(rename_features=RENAMES),
-        selection=EpisodeSelection(episodes="0-2"),
+        source, output=out, layout=LayoutOptions(to=to),
+        repairs=RepairOptions(rename_features=RENAMES), selection=EpisodeSelection(episodes="0-2"),
         proof=BYTES,
-    )
+    )  # fmt: skip
     features = info_of(out)["features"]
     assert {TOP, "action.joints"} <= features.keys()
     assert not {FRONT, "action"} & features.keys()
@@ -137,15 +135,12 @@ def test_names_that_cannot_be_are_refused(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_feature_that_is_left_out_is_not_renamed_too() -> None:
-    with pytest.raises(UsageError, match="--drop-feature already leaves action out"):
-        RepairOptions(drop_features=("action",), rename_features=("action=actions",))
-
-
-def test_the_flags_stand_for_the_options() -> None:
+def test_the_flags_stand_for_the_options_and_a_feature_that_is_left_out_is_not_renamed() -> None:
     options = RepairOptions(rename_features=RENAMES, drop_features=("a b",))
     assert RepairOptions.of_flags(options.flags()) == options
     assert "--rename-feature action=action.joints" in options.flags()
+    with pytest.raises(UsageError, match="--drop-feature already leaves action out"):
+        RepairOptions(drop_features=("action",), rename_features=("action=actions",))
 
 
 @pytest.mark.parametrize("damage", ["rows", "record"])
@@ -154,13 +149,8 @@ def test_a_proof_finds_a_wrong_name(sources: dict[str, Path], tmp_path: Path, da
     repairs = RepairOptions(rename_features=("action=actions",))
     leconvert.convert(source, output=out, repairs=repairs)
     if damage == "rows":
-        (path,) = out.glob("data/*/*.parquet")
-        table = pq.read_table(path)
-        names = ["action" if name == "actions" else name for name in table.column_names]
-        pq.write_table(table.rename_columns(names), path)
+        rewrite(DATA, lambda table: table.rename_columns({"actions": "action"}))(out)
     else:
-        path = out / "meta/repairs.json"
-        record = json.loads(path.read_text())
-        record["renamed_features"] = {"nothing": "actions"}
-        path.write_text(json.dumps(record))
+        wrong = {"nothing": "actions"}
+        edit_json("meta/repairs.json", lambda record: record.update(renamed_features=wrong))(out)
     assert not verify_pair(out, source, depth="bytes").ok

@@ -6,6 +6,7 @@ import errno
 import os
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -53,11 +54,8 @@ def test_what_is_copied_or_joined_stands_twice(
     twice: int,
 ) -> None:
     if not links:
-
-        def refuse(one: Path, other: Path) -> None:
-            raise OSError(errno.EPERM, os.strerror(errno.EPERM), str(one), None, str(other))
-
-        monkeypatch.setattr(os, "link", refuse)
+        refused = OSError(errno.EPERM, os.strerror(errno.EPERM), "one", None, "other")
+        monkeypatch.setattr(os, "link", Mock(side_effect=refused))
     found = space_needed(*places, 0, STREAMS, batches)
     assert found.twice_bytes == twice
     assert [(room.folder, room.bytes_needed) for room in found.rooms] == [
@@ -94,11 +92,7 @@ def test_shared_extents_take_three_blocks_a_clip_and_tables_their_bytes(
 def test_unknown_room_is_not_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: OSError | None
 ) -> None:
-    def usage(folder: Path) -> SimpleNamespace:
-        if trouble is not None:
-            raise trouble
-        return SimpleNamespace(total=0, used=0, free=0)
-
+    usage = Mock(side_effect=trouble, return_value=SimpleNamespace(total=0, used=0, free=0))
     monkeypatch.setattr("shutil.disk_usage", usage)
     assert free_bytes_of(tmp_path) is None
     room = Room(str(tmp_path), 1 << 60, free_bytes_of(tmp_path))
@@ -137,14 +131,7 @@ def test_too_little_room_is_an_error_that_says_where(
     assert "2 states, up to 9.0 MiB" in str(caught.value.next_step)
 
 
-def test_what_a_crashed_try_left_is_removed_by_the_next(tmp_path: Path) -> None:
-    (tmp_path / "probe").touch()
-    (tmp_path / "probe-link").touch()
-    assert can_link(tmp_path, tmp_path, "probe")
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_try_that_another_planner_disturbs_counts_as_yes(
+def test_a_try_that_is_disturbed_counts_as_yes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.link
@@ -155,18 +142,18 @@ def test_a_try_that_another_planner_disturbs_counts_as_yes(
 
     monkeypatch.setattr(os, "link", disturbed)
     assert can_link(tmp_path, tmp_path, "probe")
-    monkeypatch.setattr(
-        os, "link", lambda *_: (_ for _ in ()).throw(OSError(errno.EXDEV, "cross-device"))
-    )
+    monkeypatch.setattr(os, "link", Mock(side_effect=OSError(errno.EXDEV, "cross-device")))
     assert not can_link(tmp_path, tmp_path, "probe")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_written_counts_as_yes(
+def test_a_folder_that_cannot_be_written_counts_as_yes_and_what_a_crashed_try_left_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def read_only(path: Path, missing_ok: bool = False) -> None:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
-
-    monkeypatch.setattr(Path, "unlink", read_only)
+    (tmp_path / "probe").touch()
+    (tmp_path / "probe-link").touch()
+    assert can_link(tmp_path, tmp_path, "probe")
+    assert list(tmp_path.iterdir()) == []
+    read_only = OSError(errno.EROFS, os.strerror(errno.EROFS), str(tmp_path))
+    monkeypatch.setattr(Path, "unlink", Mock(side_effect=read_only))
     assert can_link(tmp_path, tmp_path, "probe")

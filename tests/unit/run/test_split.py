@@ -23,15 +23,15 @@ from leconvert.run.proof import verify_pair
 from leconvert.support.errors import UsageError
 from leconvert.workdir.swap import work_dir_beside
 
+BYTES = ProofOptions(verify="bytes")
+
 
 @given(
     st.lists(st.integers(1, 20), min_size=1, max_size=4),
     st.sets(st.integers(0, 500), min_size=40, max_size=80),
     st.integers(0, 5),
 )
-def test_every_episode_is_in_exactly_one_part(
-    weights: list[int], episodes: set[int], seed: int
-) -> None:
+def test_each_episode_is_in_one_part(weights: list[int], episodes: set[int], seed: int) -> None:
     index = np.array(sorted(episodes))
     into: dict[str, float | str] = {
         f"part{number}": weight / sum(weights) for number, weight in enumerate(weights)
@@ -47,16 +47,13 @@ def test_every_episode_is_in_exactly_one_part(
     assert split_episodes(into, index, seed=seed) == parts
 
 
-def test_the_same_seed_gives_the_same_parts_on_any_machine() -> None:
+def test_the_same_seed_gives_the_same_parts_and_lists_their_episodes() -> None:
     index, into = np.arange(10), {"train": 0.8, "val": 0.2}
     assert {name: str(found) for name, found in split_episodes(into, index).items()} == {
         "train": "0,2-4,6-9",
         "val": "1,5",
     }
     assert split_episodes(into, index, seed=1) != split_episodes(into, index)
-
-
-def test_lists_give_their_episodes() -> None:
     parts = split_episodes({"a": "0-2,9", "b": "4-7"}, np.array([0, 2, 4, 5, 7, 9]))
     assert parts == {
         "a": EpisodeRanges(((0, 0), (2, 2), (9, 9))),
@@ -99,15 +96,7 @@ def test_parts_that_are_none_are_refused(into: dict[str, float | str], said: str
     assert said in caught.value.message
 
 
-def test_episodes_without_a_part_are_named_so_that_they_can_be_given_one() -> None:
-    with pytest.raises(UsageError) as caught:
-        split_episodes(parse_parts(["a=0-1,rest=4"]), np.arange(7))
-    assert "--into rest2=2-3,5-6" in str(caught.value.next_step)
-    parts = split_episodes(parse_parts(["a=0-1,rest=4", "rest2=2-3,5-6"]), np.arange(7))
-    assert str(parts["rest2"]) == "2-3,5-6"
-
-
-def test_parts_are_read_from_words() -> None:
+def test_parts_are_read_from_words_and_episodes_without_one_are_named() -> None:
     assert parse_parts(["train=0.9,val=0.1"]) == {"train": 0.9, "val": 0.1}
     assert parse_parts(["train=0-9,12,val=10-11", "more=13"]) == {
         "train": "0-9,12",
@@ -118,20 +107,22 @@ def test_parts_are_read_from_words() -> None:
     for words, said in ((["0.9"], "has no name for a part"), (["a=1", "a=2"], "the part a twice")):
         with pytest.raises(UsageError, match=said):
             parse_parts(words)
+    with pytest.raises(UsageError) as caught:
+        split_episodes(parse_parts(["a=0-1,rest=4"]), np.arange(7))
+    assert "--into rest2=2-3,5-6" in str(caught.value.next_step)
+    parts = split_episodes(parse_parts(["a=0-1,rest=4", "rest2=2-3,5-6"]), np.arange(7))
+    assert str(parts["rest2"]) == "2-3,5-6"
 
 
-def test_a_dataset_is_split_and_every_part_is_proven(small_source: Path, tmp_path: Path) -> None:
-    before = digest_of(small_source)
-    parts = leconvert.split(
-        small_source,
-        output_dir=tmp_path / "parts",
-        into={"train": 0.6, "val": 0.4},
-        layout=LayoutOptions(to="v2.1"),
-        proof=ProofOptions(verify="bytes"),
-    )
+def test_a_dataset_is_split_and_every_part_is_proven(
+    small_source: Path, small_result: Path, tmp_path: Path
+) -> None:
+    before, folder = digest_of(small_source), tmp_path / "parts"
+    into, to = {"train": 0.6, "val": 0.4}, LayoutOptions(to="v2.1")
+    parts = leconvert.split(small_source, output_dir=folder, into=into, layout=to, proof=BYTES)
     assert digest_of(small_source) == before
     assert [part.name for part in parts] == ["train", "val"]
-    assert sorted(path.name for path in (tmp_path / "parts").iterdir()) == ["train", "val"]
+    assert sorted(path.name for path in folder.iterdir()) == ["train", "val"]
     frames = 0
     for part in parts:
         assert part.report is not None
@@ -139,20 +130,15 @@ def test_a_dataset_is_split_and_every_part_is_proven(small_source: Path, tmp_pat
         assert verify_pair(part.output, small_source, depth="bytes").ok
         rows = pq.read_table(part.output / "data")
         assert rows["index"].to_pylist() == list(range(len(rows)))
-        assert json.loads((part.output / "meta/info.json").read_bytes())["total_frames"] == len(
-            rows
-        )
+        info = json.loads((part.output / "meta/info.json").read_bytes())
+        assert info["total_frames"] == len(rows)
         frames += len(rows)
     assert frames == 12 + 7 + 1 + 9 + 15
-
-
-def test_a_v3_source_is_split_again(small_result: Path, tmp_path: Path) -> None:
-    parts = leconvert.split(small_result, output_dir=tmp_path, into={"a": "0,3", "b": "1-2,4"})
-    for part in parts:
+    for part in leconvert.split(small_result, output_dir=tmp_path, into={"a": "0,3", "b": "1-2,4"}):
         assert verify_pair(part.output, small_result, depth="bytes").ok
 
 
-def test_what_is_finished_is_left_and_what_was_interrupted_is_resumed(
+def test_the_finished_is_left_and_the_interrupted_resumed(
     small_source: Path, tmp_path: Path
 ) -> None:
     into = {"a": "0-1", "b": "2-3", "c": "4"}
@@ -163,11 +149,9 @@ def test_what_is_finished_is_left_and_what_was_interrupted_is_resumed(
         path.rename(path.with_name(f"{path.name}_before"))
     # Part b was planned, and killed then; part c never began.
     open_or_plan(
-        small_source,
-        tmp_path / "b",
-        work_dir_beside(tmp_path / "b"),
+        small_source, tmp_path / "b", work_dir_beside(tmp_path / "b"),
         Conversion(repairs=repairs, selection=leconvert.EpisodeSelection(episodes="2-3")),
-    )
+    )  # fmt: skip
     again = leconvert.split(small_source, output_dir=tmp_path, into=into, repairs=repairs)
     assert [part.report is None for part in again] == [True, False, False]
     assert digest_of(first.output) == kept

@@ -48,7 +48,7 @@ def suggested_by(error: IncompleteError | BatchesFailedError) -> list[str]:
     return shlex.split(command)
 
 
-def test_who_packs_too_early_is_told_how_to_start_workers_in_that_folder(
+def test_who_packs_too_early_or_with_batches_set_aside_is_told_what_to_do_in_that_folder(
     planned_in_a_folder_with_spaces: OpenedRun,
 ) -> None:
     run = planned_in_a_folder_with_spaces
@@ -57,13 +57,6 @@ def test_who_packs_too_early_is_told_how_to_start_workers_in_that_folder(
     with pytest.raises(IncompleteError) as early:
         check_all_done(run, board)
     assert suggested_by(early.value) == ["leconvert", "work", str(run.work_dir.root)]
-
-
-def test_who_packs_with_batches_set_aside_is_told_how_to_release_them_in_that_folder(
-    planned_in_a_folder_with_spaces: OpenedRun,
-) -> None:
-    run = planned_in_a_folder_with_spaces
-    board = board_of(run)
     lease = board.next_lease()
     lease.fail(UnreadableSourceError("a clip is torn."))
     board.refresh()

@@ -15,6 +15,7 @@ import pytest
 from tests.dataset_damage import DATA, EPISODES, edit_info, rewrite, set_cells
 from tests.oddities import ODDITIES
 from tests.plans import open_or_plan
+from tests.trees import digest_of
 
 import leconvert
 from leconvert import media
@@ -78,9 +79,7 @@ def test_into_small_files_and_back_gives_the_same_bytes(source: Path, tmp_path: 
     converted(source, tmp_path / "small", layout=SMALL)
     assert len(list((tmp_path / "small/data").rglob("*.parquet"))) > 1
     converted(tmp_path / "small", tmp_path / "back")
-    before, after = bytes_of(source), bytes_of(tmp_path / "back")
-    assert before.keys() == after.keys()
-    assert [path for path in before if before[path] != after[path]] == []
+    assert digest_of(source) == digest_of(tmp_path / "back")
 
 
 def test_what_the_tables_say_beside_the_format_is_kept(source: Path, tmp_path: Path) -> None:
@@ -117,9 +116,7 @@ def test_an_info_json_that_only_leconvert_reads_becomes_utf_8(
     converted(source, tmp_path / "out")
 
 
-def test_where_a_count_decides_the_proof_counts_too(
-    source: Path, sound: Path, tmp_path: Path
-) -> None:
+def test_where_a_count_decides_the_proof_counts(source: Path, sound: Path, tmp_path: Path) -> None:
     rewrite(EPISODES, set_cells(FROM, r3=0.7))(source)
     with pq.ParquetFile(source / DATA) as file:
         table = file.read()
@@ -146,25 +143,15 @@ def test_dropped_episodes_leave_right_numbers_and_statistics(source: Path, tmp_p
     assert [row["stats/episode_index/max"] for row in rows] == [[n] for n in range(5)]
 
 
-def _other_order(table: pa.Table) -> pa.Table:
-    return table.take([1, 0])
-
-
-def _no_tasks(table: pa.Table) -> pa.Table:
-    return table.drop_columns(["tasks"])
-
-
 def _wrong_length(table: pa.Table) -> pa.Table:
-    lengths = [number + (row == 1) for row, number in enumerate(table["length"].to_pylist())]
-    place = table.schema.get_field_index("length")
-    return table.set_column(place, table.schema.field(place), pa.array(lengths))
+    return set_cells("length", r1=table["length"][1].as_py() + 1)(table)
 
 
 @pytest.mark.parametrize(
     ("path", "damage", "code"),
     [
-        ("meta/tasks.parquet", _other_order, "task-gap"),
-        (EPISODES, _no_tasks, "missing-tasks"),
+        ("meta/tasks.parquet", lambda table: table.take([1, 0]), "task-gap"),
+        (EPISODES, lambda table: table.drop_columns(["tasks"]), "missing-tasks"),
         (EPISODES, _wrong_length, "episode-range"),
     ],
 )
@@ -203,48 +190,45 @@ def test_the_texts_of_tasks_are_the_pandas_index_whatever_the_names_of_the_colum
     assert list(v3.Dataset(source).tasks) == texts
 
 
-def test_in_place_the_replaced_source_can_be_removed(source: Path) -> None:
-    proof = ProofOptions(delete_source=True)
-    report = leconvert.convert(source, layout=SMALL, proof=proof)
-    assert report.kept_source is None
-    assert report.removed_source == source.with_name("source_old")
-    assert not report.removed_source.exists()
-
-
-def test_a_replaced_source_with_frames_of_no_episode_is_kept(source: Path) -> None:
+def _with_frames_of_no_episode(source: Path) -> str:
     video = f"videos/{TOP}/chunk-000/file-000.mp4"
-    whole = Slice(str(source / video))
-    once_more = Slice(str(source / video), 0, LENGTHS[0])
-    media.join_clips([whole, once_more], source / "longer.mp4", fps=Fraction(30), block_align=0)
+    parts = [Slice(str(source / video)), Slice(str(source / video), 0, LENGTHS[0])]
+    media.join_clips(parts, source / "longer.mp4", fps=Fraction(30), block_align=0)
     (source / "longer.mp4").replace(source / video)
-    before = bytes_of(source)
-    report = leconvert.convert(source, layout=SMALL, proof=ProofOptions(delete_source=True))
-    assert report.removed_source is None
-    assert report.kept_because == f"1 file is not completely in the result: {video}"
-    assert report.kept_source is not None
-    assert bytes_of(report.kept_source) == before
+    return video
 
 
-def test_a_replaced_source_with_rows_of_no_episode_is_kept(source: Path) -> None:
+def _with_rows_of_no_episode(source: Path) -> str:
     def with_another_row(table: pa.Table) -> pa.Table:
-        last = table.slice(table.num_rows - 1)
-        place = table.schema.get_field_index("episode_index")
-        nobody = pa.array([len(LENGTHS)], table.schema.field(place).type)
-        return pa.concat_tables([table, last.set_column(place, table.schema.field(place), nobody)])
+        last = set_cells("episode_index", r0=len(LENGTHS))(table.slice(table.num_rows - 1))
+        return pa.concat_tables([table, last])
 
     rewrite(DATA, with_another_row, row_groups=False)(source)
+    return DATA
+
+
+def _with_sound(source: Path) -> str:
+    shutil.rmtree(source)
+    ODDITIES["audio in some clips"](source)
+    return "videos/"
+
+
+@pytest.mark.parametrize(
+    "add", [None, _with_frames_of_no_episode, _with_rows_of_no_episode, _with_sound]
+)
+def test_a_replaced_source_can_be_removed_unless_it_has_more_than_its_episodes(
+    source: Path, add: Callable[[Path], str] | None
+) -> None:
+    path = add(source) if add else None
+    before, old = bytes_of(source), source.with_name("source_old")
     report = leconvert.convert(source, layout=SMALL, proof=ProofOptions(delete_source=True))
-    assert report.kept_because == f"1 file is not completely in the result: {DATA}"
-    assert report.kept_source is not None
-    assert pq.read_metadata(report.kept_source / DATA).num_rows == sum(LENGTHS) + 1
-
-
-def test_a_replaced_source_with_sound_is_kept(tmp_path: Path) -> None:
-    root = tmp_path / "source"
-    ODDITIES["audio in some clips"](root)
-    report = leconvert.convert(root, proof=ProofOptions(delete_source=True))
-    assert report.removed_source is None
-    assert str(report.kept_because).startswith("1 file is not completely in the result: videos/")
+    if path is None:
+        assert (report.kept_source, report.removed_source, old.exists()) == (None, old, False)
+        return
+    assert (report.kept_source, report.removed_source) == (old, None)
+    said = f"1 file is not completely in the result: {path}"
+    assert str(report.kept_because).startswith(said)
+    assert bytes_of(old) == before
 
 
 def test_a_source_that_changes_after_the_plan_is_told(source: Path, tmp_path: Path) -> None:
@@ -286,13 +270,34 @@ def test_selected_episodes_are_cut_out(
     assert [row["stats/episode_index/min"] for row in rows] == [[n] for n in range(len(kept))]
 
 
+def test_a_column_in_two_types_gets_the_wider_of_both(as_v21: Path, tmp_path: Path) -> None:
+    """No file has the columns of the result: one has wider times, another wider actions."""
+    source = Path(shutil.copytree(as_v21, tmp_path / "v21"))
+    tables = sorted((source / "data").rglob("*.parquet"))
+    widen(tables[0], "timestamp", pa.float64())
+    widen(tables[1], "action", pa.list_(pa.float64()))
+    widen(tables[2], "index", pa.int32())
+    report = converted(source, tmp_path / "result")
+    assert {each.code for each in report.findings} - {"several-tasks"} == {"dtype-mismatch"}
+    stored = pq.read_schema(tmp_path / "result" / DATA)
+    kinds = [str(stored.field(name).type) for name in ("timestamp", "action", "index")]
+    assert kinds == ["double", "list<element: double>", "int64"]
+    rows = [row for path in tables for row in pq.read_table(path).to_pylist()]
+    assert pq.read_table(tmp_path / "result" / DATA).to_pylist() == rows
+
+
+@pytest.fixture(scope="module")
+def as_v21(sound: Path) -> Path:
+    """Those episodes in v2.1, with a file each; do not change them."""
+    to = LayoutOptions(to="v2.1")
+    return leconvert.convert(sound, output=sound.with_name("back"), layout=to).output
+
+
 def test_statistics_of_parts_of_files_are_those_of_single_files(
-    sound: Path, tmp_path: Path
+    sound: Path, as_v21: Path, tmp_path: Path
 ) -> None:
-    v21 = tmp_path / "v21"
-    leconvert.convert(sound, output=v21, layout=LayoutOptions(to="v2.1"))
     rows = []
-    for source in (sound, v21):
+    for source in (sound, as_v21):
         out = tmp_path / f"of {source.name}"
         converted(source, out, repairs=RepairOptions(quantiles=True))
         rows.append(rows_of(out))
@@ -300,43 +305,18 @@ def test_statistics_of_parts_of_files_are_those_of_single_files(
     assert rows[0] == rows[1]
 
 
-def test_a_column_in_two_types_gets_the_one_that_holds_the_values_of_both(
-    sound: Path, tmp_path: Path
-) -> None:
-    """No file has the columns of the result: one has wider times, another wider actions."""
-    source = tmp_path / "v21"
-    leconvert.convert(sound, output=source, layout=LayoutOptions(to="v2.1"))
-    tables = sorted((source / "data").rglob("*.parquet"))
-
-    def widen(path: Path, name: str, kind: pa.DataType) -> None:
-        table = pq.read_table(path)
-        at = table.schema.get_field_index(name)
-        values = pa.array(table.column(name).to_pylist(), kind)
-        pq.write_table(table.set_column(at, name, values), path)
-
-    widen(tables[0], "timestamp", pa.float64())
-    widen(tables[1], "action", pa.list_(pa.float64()))
-    widen(tables[2], "index", pa.int32())
-    report = converted(source, tmp_path / "result")
-    assert {each.code for each in report.findings} - {"several-tasks"} == {"dtype-mismatch"}
-    stored = pq.read_schema(tmp_path / "result" / DATA)
-    kinds = [stored.field(name).type for name in ("timestamp", "action", "index")]
-    assert [str(kind) for kind in kinds] == ["double", "list<element: double>", "int64"]
-    rows = [row for path in tables for row in pq.read_table(path).to_pylist()]
-    assert pq.read_table(tmp_path / "result" / DATA).to_pylist() == rows
-    assert check_dataset(tmp_path / "result").count("error") == 0
+def widen(path: Path, name: str, kind: pa.DataType) -> None:
+    table = pq.read_table(path)
+    at = table.schema.get_field_index(name)
+    values = table.column(name).combine_chunks().cast(kind, safe=False)
+    pq.write_table(table.set_column(at, name, values), path)
 
 
 def test_times_of_another_type_that_hold_no_fractions_are_computed(
-    sound: Path, tmp_path: Path
+    sound: Path, as_v21: Path, tmp_path: Path
 ) -> None:
-    source = tmp_path / "v21"
-    leconvert.convert(sound, output=source, layout=LayoutOptions(to="v2.1"))
-    path = min((source / "data").rglob("*.parquet"))
-    table = pq.read_table(path)
-    at = table.schema.get_field_index("timestamp")
-    whole = table.column("timestamp").cast(pa.int32(), safe=False)
-    pq.write_table(table.set_column(at, "timestamp", whole), path)
+    source = Path(shutil.copytree(as_v21, tmp_path / "v21"))
+    widen(min((source / "data").rglob("*.parquet")), "timestamp", pa.int32())
     with pytest.raises(FindingsError) as refused:
         leconvert.convert(source, output=tmp_path / "result")
     errors = [each for each in refused.value.findings if each["severity"] == "error"]

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from leconvert.api import convert
 from leconvert.run.conversion import LeaseOptions, WorkerOptions
+from leconvert.run.engines import LocalEngine
 from leconvert.run.worker_pool import EngineWatcher, WorkerPool
-from leconvert.support.progress import NO_PROGRESS, Stage
+from leconvert.support.progress import SilentProgress, Stage
 from leconvert.testing import DatasetSpec, make_dataset
 from leconvert.workdir.activity import WorkerRecord, write_worker
-from leconvert.workdir.records import RunPaths
 from leconvert.workdir.run import OpenedRun
 
 SECONDS = 10.0
 
 
-class InterruptedWork:
+class InterruptedWork(SilentProgress):
     """Progress whose first byte interrupts the main thread, as Ctrl-C does in a notebook.
 
     The worker then waits to be told: whoever leaves it alone leaves a thread behind.
@@ -33,23 +34,20 @@ class InterruptedWork:
         self.was_told = False
 
     def stage(self, name: str, total: int, unit: str) -> Stage:
-        return self if name == "work" else NO_PROGRESS.stage(name, total, unit)
+        stage = super().stage(name, total, unit)
+        if name == "work":
+            stage.advance = self._interrupt  # type: ignore[method-assign]
+        return stage
 
     def say(self, line: str) -> None:
         assert line.startswith("The work dir is ")
 
-    def advance(self, amount: int) -> None:
+    def _interrupt(self, amount: int) -> None:
         if amount and not self._stop.is_set():
             main = threading.main_thread().ident
             assert main is not None
             signal.pthread_kill(main, signal.SIGINT)
             self.was_told = self._stop.wait(SECONDS)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 @pytest.fixture
@@ -74,25 +72,12 @@ def test_an_interrupt_leaves_no_worker_behind(tmp_path: Path) -> None:
     assert not output.exists()
 
 
-class IdleEngine:
+def idle_engine() -> Any:
     """An engine whose one worker runs, and does what the test says of it."""
-
-    workers = 1
-
-    def start(self, count: int, arguments: Sequence[str], paths: RunPaths) -> None:
-        pass
-
-    def running(self) -> int:
-        return 1
-
-    def failures(self) -> list[str]:
-        return []
-
-    def stop(self) -> None:
-        pass
+    return Mock(LocalEngine, workers=1, **{"running.return_value": 1, "failures.return_value": []})
 
 
-class Counted:
+class Counted(SilentProgress):
     """Progress that counts what its one stage was told."""
 
     def __init__(self) -> None:
@@ -101,20 +86,16 @@ class Counted:
     def stage(self, name: str, total: int, unit: str) -> Stage:
         assert (name, unit) == ("work", "B")
         self.total = total
-        return self
+        stage = super().stage(name, total, unit)
+        stage.advance = self._count  # type: ignore[method-assign]
+        return stage
 
     def say(self, line: str) -> None:
         raise AssertionError(line)
 
-    def advance(self, amount: int) -> None:
+    def _count(self, amount: int) -> None:
         assert amount > 0
         self.done += amount
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
 
 def test_progress_moves_within_a_batch_of_a_worker_in_another_process(planned: OpenedRun) -> None:
@@ -129,7 +110,7 @@ def test_progress_moves_within_a_batch_of_a_worker_in_another_process(planned: O
     pool = WorkerPool(planned, LeaseOptions(), threading.Event())
     sizes = [batch.source_bytes for batch in planned.batches]
     worker_says("a-killed-one", 0, 1_000)
-    with EngineWatcher(pool, IdleEngine(), 1, [], progress, lambda: now[0]) as watcher:
+    with EngineWatcher(pool, idle_engine(), 1, [], progress, lambda: now[0]) as watcher:
         assert progress.total == sum(sizes)
         worker_says("one", 0, 0)
         assert watcher.working()

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -57,14 +58,10 @@ class Trouble:
         identity = WorkerIdentity.of_this_process()
         store = LeaseStore(self.run.paths.using(self.fs), identity)
         return Worker(
-            self.run,
-            Board(store, self.run.manifest.num_batches),
-            stop=self.stop,
-            patience=Backoff(patience_seconds),
-            waiter=self._pause,
-            clock=count(0.0, 10.0).__next__,
+            self.run, Board(store, self.run.manifest.num_batches), stop=self.stop,
+            patience=Backoff(patience_seconds), waiter=self._pause, clock=count(0.0, 10.0).__next__,
             **options,
-        )
+        )  # fmt: skip
 
     def successor(self) -> LeaseStore:
         """Leases of a worker that takes every other one for dead."""
@@ -142,17 +139,25 @@ def test_a_disk_that_recovers_costs_pauses_and_nothing_else(
     assert list_batches(trouble.run.paths.failed_dir) == set()
 
 
-@pytest.mark.parametrize(("patience", "pauses"), [(20, [1, 2, 4, 8, 5]), (0, [])])
+@pytest.mark.parametrize(
+    ("patience", "pauses", "stops"),
+    [(20, [1, 2, 4, 8, 5], False), (0, [], False), (20, [1], True)],
+)
 def test_a_disk_that_stays_broken_ends_the_worker_with_the_reason_and_nothing_held(
-    trouble: Trouble, patience: float, pauses: list[float]
+    trouble: Trouble, patience: float, pauses: list[float], stops: bool
 ) -> None:
     trouble.fs.fail("write_new", errno.ENOSPC, match="done.json", times=None)
-    with pytest.raises(StorageError, match="no space left") as caught:
-        trouble.worker(patience).run()
+    if stops:  # as soon as it pauses
+        trouble.then = trouble.stop.set
+        with pytest.raises(InterruptedRunError):
+            trouble.worker(patience).run()
+    else:
+        with pytest.raises(StorageError, match="no space left") as caught:
+            trouble.worker(patience).run()
+        told = [line for line in caught.value.details if "The worker kept trying for" in line]
+        assert len(told) == (1 if patience else 0)
+        assert caught.value.next_step
     assert trouble.pauses == pauses
-    told = [line for line in caught.value.details if "The worker kept trying for" in line]
-    assert len(told) == (1 if patience else 0)
-    assert caught.value.next_step
     assert set(trouble.outcomes()) == {Outcome.HANDED_BACK}
 
 
@@ -187,47 +192,19 @@ def test_a_limit_of_the_machine_is_no_fault_of_a_batch(
     assert list_batches(trouble.run.paths.failed_dir) == set()
 
 
-def test_an_interrupt_within_a_batch_hands_it_back(
-    trouble: Trouble, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def interrupted(_keeper: HeartbeatKeeper) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(HeartbeatKeeper, "__enter__", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        trouble.worker().run()
-    assert trouble.outcomes() == [Outcome.HANDED_BACK]
-
-
-def test_a_request_to_stop_ends_a_pause_at_once(trouble: Trouble) -> None:
-    trouble.fs.fail("write_new", errno.ENOSPC, match="done.json", times=None)
-    trouble.then = trouble.stop.set
-    with pytest.raises(InterruptedRunError):
-        trouble.worker().run()
-    assert trouble.pauses == [1.0]
-    assert set(trouble.outcomes()) == {Outcome.HANDED_BACK}
-
-
 def test_a_worker_of_a_run_that_was_given_up_says_so_and_touches_the_new_run_in_nothing(
     trouble: Trouble, small_source: Path, tmp_path: Path
 ) -> None:
     restarted: list[OpenedRun] = []
+    anew = Conversion(layout=LayoutOptions(episodes_per_batch=2), plan=PlanOptions(restart=True))
 
     def restart(_size_bytes: int) -> None:
         if not restarted:
-            options = LayoutOptions(episodes_per_batch=2)
-            restarted.append(
-                open_or_plan(
-                    small_source,
-                    tmp_path / "out",
-                    tmp_path / "work",
-                    Conversion(layout=options, plan=PlanOptions(restart=True)),
-                )
-            )
+            places = small_source, tmp_path / "out", tmp_path / "work"
+            restarted.append(open_or_plan(*places, anew))
 
-    worker = trouble.worker(on_bytes=restart)
     with pytest.raises(PlanMismatchError, match="was discarded") as caught:
-        worker.run()
+        trouble.worker(on_bytes=restart).run()
     new = restarted[0]
     assert new.paths.run_id in caught.value.message
     assert new.paths.root != trouble.run.paths.root
@@ -235,9 +212,7 @@ def test_a_worker_of_a_run_that_was_given_up_says_so_and_touches_the_new_run_in_
     assert list_batches(trouble.run.paths.done_dir), "the batch in hand was finished in its own run"
 
 
-def test_a_work_dir_that_the_finished_conversion_removed_ends_a_worker_well(
-    trouble: Trouble,
-) -> None:
+def test_a_work_dir_that_a_finished_conversion_removed_ends_well(trouble: Trouble) -> None:
     late = trouble.worker()
     trouble.worker().run()
     pack_run(trouble.run)
@@ -246,27 +221,19 @@ def test_a_work_dir_that_the_finished_conversion_removed_ends_a_worker_well(
     assert trouble.pauses == []
 
 
-def test_a_work_dir_that_is_gone_without_a_result_is_waited_for_and_then_named(
-    trouble: Trouble,
+@pytest.mark.parametrize("has_older_result", [False, True])
+def test_a_work_dir_that_is_gone_without_the_result_of_its_run_is_waited_for_and_then_named(
+    trouble: Trouble, small_source: Path, tmp_path: Path, has_older_result: bool
 ) -> None:
+    if has_older_result:  # which the run was to replace
+        target = trouble.run.manifest.target
+        leconvert.convert(small_source, output=target, work_dir=tmp_path / "earlier")
     worker = trouble.worker(3)
     shutil.rmtree(trouble.run.work_dir.root)
     with pytest.raises(StorageError, match="no longer holds run") as caught:
         worker.run()
     assert str(trouble.run.work_dir.root) in caught.value.message
     assert sum(trouble.pauses) == 3
-
-
-def test_an_older_result_that_the_run_was_to_replace_does_not_end_a_worker_well(
-    trouble: Trouble, small_source: Path, tmp_path: Path
-) -> None:
-    leconvert.convert(
-        small_source, output=trouble.run.manifest.target, work_dir=tmp_path / "earlier"
-    )
-    worker = trouble.worker(3)
-    shutil.rmtree(trouble.run.work_dir.root)
-    with pytest.raises(StorageError, match="no longer holds run"):
-        worker.run()
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM])
@@ -331,12 +298,13 @@ def test_an_error_in_the_program_sets_its_batch_aside_with_the_traceback(
 
 
 @pytest.mark.parametrize("faults", [0, 1], ids=["disk works", "disk fails"])
+@pytest.mark.parametrize("is_writing", [True, False])
 def test_ctrl_c_ends_a_worker_at_once_and_hands_its_batch_back(
-    trouble: Trouble, faults: int
+    trouble: Trouble, monkeypatch: pytest.MonkeyPatch, faults: int, is_writing: bool
 ) -> None:
-    def ctrl_c(_size_bytes: int) -> None:
-        raise KeyboardInterrupt
-
+    ctrl_c = Mock(side_effect=KeyboardInterrupt)
+    if not is_writing:
+        monkeypatch.setattr(HeartbeatKeeper, "__enter__", ctrl_c)
     if faults:
         trouble.fs.fail("write_new", errno.EIO, match=".end", times=faults)
     with pytest.raises(KeyboardInterrupt):
@@ -395,9 +363,7 @@ def test_a_batch_that_another_published_first_counts_for_that_one_alone(trouble:
     assert record.frames == summary.frames
 
 
-def test_an_idle_worker_looks_at_once_when_another_of_its_process_ends_a_batch(
-    trouble: Trouble,
-) -> None:
+def test_an_idle_worker_looks_at_once_when_its_process_ends_a_batch(trouble: Trouble) -> None:
     others = trouble.successor()
     leases = [others.claim(batch_id) for batch_id in range(5)]
 

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from tests.plans import open_or_plan
@@ -22,22 +24,9 @@ from leconvert.workdir.run import OpenedRun
 GIB = 2**30
 
 
-class Room(Machine):
+def room(cores: int = 64, memory: int = 1024 * GIB) -> Any:
     """A machine of any size."""
-
-    any_cores: int
-    any_memory: int
-
-    def __new__(cls, any_cores: int = 64, any_memory: int = 1024 * GIB) -> Room:
-        room = super().__new__(cls)
-        room.any_cores, room.any_memory = any_cores, any_memory
-        return room
-
-    def cores(self) -> int:
-        return self.any_cores
-
-    def free_memory(self) -> int:
-        return self.any_memory
+    return Mock(Machine, **{"cores.return_value": cores, "free_memory.return_value": memory})
 
 
 def of_size(run: OpenedRun, *, episodes: int, source_bytes: int) -> OpenedRun:
@@ -53,29 +42,29 @@ def many_files(planned: OpenedRun) -> OpenedRun:
     return run
 
 
-def test_files_are_handled_by_a_worker_a_core(many_files: OpenedRun) -> None:
-    assert [auto_workers(many_files, Room(any_cores=cores)) for cores in (1, 6, 16, 17, 64)] == [
-        *(1, 6, 16, 16, 16)
-    ]
+def test_a_worker_a_core_handles_files_and_half_of_the_memory_is_left(
+    many_files: OpenedRun,
+) -> None:
+    for cores, workers in ((1, 1), (6, 6), (16, 16), (17, 16), (64, 16)):
+        assert auto_workers(many_files, room(cores)) == workers
+    each = worker_bytes(many_files)
+    for memory, workers in ((0, 1), (4 * each, 2), (6 * each, 3), (6 * each - 2, 2)):
+        assert auto_workers(many_files, room(memory=memory)) == workers
 
 
-def test_bytes_are_moved_by_four(planned: OpenedRun) -> None:
+def test_four_workers_move_bytes_none_a_short_recording_and_tables_need_memory(
+    planned: OpenedRun,
+) -> None:
     run = of_size(planned, episodes=1000, source_bytes=1000 * GIB)
-    assert [auto_workers(run, Room(any_cores=cores)) for cores in (1, 3, 64)] == [1, 3, 4]
-
-
-def test_decoding_a_short_recording_is_not_worth_processes(planned: OpenedRun) -> None:
+    assert [auto_workers(run, room(cores)) for cores in (1, 3, 64)] == [1, 3, 4]
     (source,) = planned.manifest.sources
     repairs = replace(source.repairs, computed_stats=("observation.images.top",))
     decoded = replace(planned.manifest, sources=(replace(source, repairs=repairs),))
     assert handling_seconds(replace(decoded, num_frames=400)) < 0.5
     assert handling_seconds(replace(decoded, num_frames=40_000)) > 5
-
-
-def test_half_of_the_free_memory_is_left(many_files: OpenedRun) -> None:
-    each = worker_bytes(many_files)
-    for memory, workers in ((0, 1), (4 * each, 2), (6 * each, 3), (6 * each - 2, 2)):
-        assert auto_workers(many_files, Room(any_memory=memory)) == workers
+    data, _ = planned.scan.stream("data")
+    largest = max(int(data.size_bytes.max()), int(data.roll_bytes.max()))
+    assert worker_bytes(planned) == 256 * MEBIBYTE + 6 * largest
 
 
 IMAGES = DatasetSpec(
@@ -106,20 +95,11 @@ def test_a_worker_needs_no_more_memory_than_it_gets(
     run = open_or_plan(source, tmp_path / "out", work, Conversion(repairs=repairs))
     # No rlimit: RLIMIT_DATA counts what threads reserve as well, three times what is resident.
     worked = subprocess.run(
-        [sys.executable, "-m", "leconvert", "work", str(work)],
-        timeout=120,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        [sys.executable, "-m", "leconvert", "work", str(work)], timeout=120, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
     assert worked.returncode == 0, worked.stderr
     assert "no failed attempts" in worked.stdout, worked.stdout + worked.stderr
     (worker,) = read_workers(run.paths)
     assert worker.batches == run.manifest.num_batches
     assert 0 < worker.peak_memory_bytes < worker_bytes(run)
-
-
-def test_a_worker_gets_six_times_the_largest_table_besides(planned: OpenedRun) -> None:
-    data, _ = planned.scan.stream("data")
-    largest = max(int(data.size_bytes.max()), int(data.roll_bytes.max()))
-    assert worker_bytes(planned) == 256 * MEBIBYTE + 6 * largest

@@ -8,6 +8,7 @@ import fcntl
 import os
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,17 +16,11 @@ import pytest
 from leconvert.support import file_calls, machine
 
 
-class Library:
-    """Has the functions that it was given, and no others."""
-
-    def __init__(self, **functions: Callable[..., int]) -> None:
-        self.__dict__.update(functions)
-
-
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Let the system's library have the functions that are given, and no others."""
     return lambda **functions: monkeypatch.setattr(
-        ctypes, "CDLL", lambda *_, **__: Library(**functions)
+        ctypes, "CDLL", lambda *_, **__: SimpleNamespace(**functions)
     )
 
 
@@ -47,7 +42,7 @@ def test_names_are_exchanged_by_renamex_np(library: Callable[..., None]) -> None
 
 
 @pytest.mark.parametrize("is_cloned", [True, False])
-def test_a_file_is_cloned_or_else_copied(
+def test_a_file_is_cloned_or_copied(
     tmp_path: Path, library: Callable[..., None], is_cloned: bool
 ) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
@@ -94,9 +89,7 @@ def test_the_disk_itself_is_asked_to_keep_a_file(
     assert asked == ["full", *["fsync"] * (code == errno.ENOTSUP)]
 
 
-def test_machine_and_boot_are_told_by_the_system(
-    tmp_path: Path, library: Callable[..., None]
-) -> None:
+def test_the_system_tells_machine_and_boot(tmp_path: Path, library: Callable[..., None]) -> None:
     def gethostuuid(found: Any, patience: Any) -> int:
         found[:] = range(16)
         return int(patience[0] != 5)

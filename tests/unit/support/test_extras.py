@@ -78,23 +78,6 @@ def _uv_is_here() -> bool:
     return shutil.which("uv") is not None or (ROOT / ".uv" / "bin" / "uv").exists()
 
 
-def test_every_extra_stands_for_the_packages_that_it_brings(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    names = {
-        extra: {Requirement(line).name for line in extras._requirements_of(extra)}
-        for extra in metadata.metadata("leconvert").get_all("Provides-Extra") or []
-    }
-    assert names["probe"] == {"torch", "torchcodec"}
-    assert names["train"] == {"accelerate", "torch", "torchcodec"}
-    assert extras._requirements_of("deep") == ["lerobot[dataset]>=0.6.1", "pandas>=2"]
-    assert set(names) == {
-        "completion", "deep", "plots", "probe", "ray", "resample", "s3", "slurm", "train",
-    }  # fmt: skip
-    monkeypatch.setattr(extras, "_OURSELVES", "a package that nobody installed")
-    assert command_for_extra("plots").endswith(f"{ROOT}[plots]'")
-
-
 def test_an_environment_of_uvx_is_left_alone_and_made_anew_with_the_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,11 +95,23 @@ def test_an_environment_of_uvx_is_left_alone_and_made_anew_with_the_package(
     assert "--from leconvert " in install_command("av")
 
 
-def test_the_error_names_the_command_and_the_way_round_it() -> None:
+def test_every_extra_stands_for_its_packages_and_a_command(monkeypatch: pytest.MonkeyPatch) -> None:
     error = missing_package("Plots need matplotlib", "plots", ", or leave --plots out")
-    assert error.message == "Plots need matplotlib, which is not installed."
+    assert "matplotlib" in error.message
     assert error.next_step == f"Run `{command_for_extra('plots')}`, or leave --plots out."
     assert error.exit_code == 19
+    names = {
+        extra: {Requirement(line).name for line in extras._requirements_of(extra)}
+        for extra in metadata.metadata("leconvert").get_all("Provides-Extra") or []
+    }
+    assert names["probe"] == {"torch", "torchcodec"}
+    assert names["train"] == {"accelerate", "torch", "torchcodec"}
+    assert extras._requirements_of("deep") == ["lerobot[dataset]>=0.6.1", "pandas>=2"]
+    assert set(names) == {
+        "completion", "deep", "plots", "probe", "ray", "resample", "s3", "slurm", "train",
+    }  # fmt: skip
+    monkeypatch.setattr(extras, "_OURSELVES", "a package that nobody installed")
+    assert command_for_extra("plots").endswith(f"{ROOT}[plots]'")
 
 
 def test_no_message_and_no_page_names_a_pip_that_may_be_another_pythons() -> None:

@@ -54,17 +54,19 @@ def start(*words):
 """
 
 
-def ran(tmp_path: Path, lines: str) -> Any:
-    """Return what a program with a server printed as JSON."""
+def program(tmp_path: Path, lines: str) -> subprocess.CompletedProcess[str]:
+    """Run lines in a program with a server."""
     (tmp_path / "shared_child.py").write_text(_CHILD)
-    done = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-P", "-c", _PROGRAM + textwrap.dedent(lines)],
         env=os.environ | {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+
+
+def ran(tmp_path: Path, lines: str) -> Any:
+    """Return what such a program printed as JSON."""
+    done = program(tmp_path, lines)
     assert done.returncode == 0, done.stderr
     assert not done.stderr
     return json.loads(done.stdout)
@@ -93,8 +95,8 @@ def test_a_forked_process_sees_what_one_that_is_started_anew_sees(tmp_path: Path
     assert said["files"] == 2
 
 
-def test_each_end_is_told_as_subprocess_tells_it(tmp_path: Path) -> None:
-    told = ran(
+def test_ends_and_signals_are_told_as_by_subprocess_to_threads_too(tmp_path: Path) -> None:
+    ends, signals, said = ran(
         tmp_path,
         """
         ends = []
@@ -102,18 +104,6 @@ def test_each_end_is_told_as_subprocess_tells_it(tmp_path: Path) -> None:
             process = start(*words)
             said = process.stdout.read().decode()
             ends.append([process.wait(), process.poll(), said])
-        print(json.dumps(ends))
-        """,
-    )
-    assert [end[:2] for end in told] == [[0, 0], [3, 3], [1, 1], [1, 1], [-9, -9]]
-    assert told[3][2].startswith("before\n") or told[3][2].endswith("before\n")
-    assert "ValueError: what failed" in told[3][2]
-
-
-def test_a_signal_reaches_a_process_and_its_end_is_waited_for(tmp_path: Path) -> None:
-    told = ran(
-        tmp_path,
-        """
         process = start("wait")
         process.stdout.readline()
         before = process.poll()
@@ -127,16 +117,7 @@ def test_a_signal_reaches_a_process_and_its_end_is_waited_for(tmp_path: Path) ->
         process.send_signal(signal.SIGKILL)  # it has ended: nobody gets it
         other = start("wait")
         other.kill()
-        print(json.dumps([before, late, first, process.returncode, other.wait()]))
-        """,
-    )
-    assert told == [None, True, -15, -15, -9]
-
-
-def test_threads_may_start_processes_at_the_same_time(tmp_path: Path) -> None:
-    told = ran(
-        tmp_path,
-        """
+        signals = [before, late, first, process.returncode, other.wait()]
         said = {}
         def one(number):
             process = start("tell", str(number))
@@ -145,10 +126,14 @@ def test_threads_may_start_processes_at_the_same_time(tmp_path: Path) -> None:
         threads = [threading.Thread(target=one, args=(number,)) for number in range(8)]
         for thread in threads: thread.start()
         for thread in threads: thread.join()
-        print(json.dumps(said))
+        print(json.dumps([ends, signals, said]))
         """,
     )
-    assert told == {str(number): str(number) for number in range(8)}
+    assert [end[:2] for end in ends] == [[0, 0], [3, 3], [1, 1], [1, 1], [-9, -9]]
+    assert ends[3][2].startswith("before\n") or ends[3][2].endswith("before\n")
+    assert "ValueError: what failed" in ends[3][2]
+    assert signals == [None, True, -15, -15, -9]
+    assert said == {str(number): str(number) for number in range(8)}
 
 
 def test_without_its_server_a_process_goes_on_and_others_are_started_anew(tmp_path: Path) -> None:
@@ -169,38 +154,24 @@ def test_without_its_server_a_process_goes_on_and_others_are_started_anew(tmp_pa
     assert told == ["Popen", 4, None, 255]
 
 
-def test_a_server_ends_with_a_program_that_is_killed_and_so_does_who_has_no_input(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "shared_child.py").write_text(_CHILD)
+def test_a_server_ends_with_a_killed_program_and_so_does_who_has_no_input(tmp_path: Path) -> None:
     lines = """
-process = start("serve")
-process.stdout.readline()
-print(json.dumps([forkserver._server._pid, process.pid]), flush=True)
-os.kill(os.getpid(), signal.SIGKILL)
-"""
-    killed = subprocess.run(
-        [sys.executable, "-P", "-c", _PROGRAM + lines],
-        env=os.environ | {"PYTHONPATH": f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}"},
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
+    process = start("serve")
+    process.stdout.readline()
+    print(json.dumps([forkserver._server._pid, process.pid]), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+    """
+    killed = program(tmp_path, lines)
     assert killed.returncode == -signal.SIGKILL
     for pid in json.loads(killed.stdout):
-        wait_for_the_end_of(pid)
-
-
-def wait_for_the_end_of(pid: int) -> None:
-    """Wait until a process that is no child of this one has ended."""
-    try:
-        process = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        assert select.select([process], [], [], 30)[0], f"process {pid} goes on"
-    finally:
-        os.close(process)
+        try:
+            process = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        try:
+            assert select.select([process], [], [], 30)[0], f"process {pid} goes on"
+        finally:
+            os.close(process)
 
 
 def test_no_server_is_left_behind_where_there_is_a_second_thread() -> None:
@@ -237,10 +208,7 @@ program()
     out = tmp_path / "out"
     done = subprocess.run(
         [sys.executable, "-P", "-c", "import sys" + lines, "convert", small_source, out, "-j", "2"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("ForkedProcess") == 2

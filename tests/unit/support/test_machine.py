@@ -26,9 +26,15 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def test_without_groups_the_machine_is_what_there_is(machine: Machine) -> None:
+def test_without_groups_the_machine_is_what_the_kernel_says(machine: Machine) -> None:
     assert machine.cores() == 8
     assert machine.free_memory() == 10 * GIB
+    (machine.proc / "meminfo").unlink()
+    assert machine.free_memory() == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert machine.peak_memory() == 0
+    write(machine.proc / "self/status", "VmPeak:\t 9 kB\nVmHWM:\t    2048 kB\nVmRSS:\t 7 kB\n")
+    assert machine.peak_memory() == 2 * 2**20
+    assert 2**20 < Machine().peak_memory() < 2**40
 
 
 def test_every_group_up_to_the_root_bounds_cores_and_memory(machine: Machine) -> None:
@@ -47,7 +53,7 @@ def test_every_group_up_to_the_root_bounds_cores_and_memory(machine: Machine) ->
     assert machine.free_memory() == 0
 
 
-def test_the_first_version_keeps_controllers_apart(machine: Machine) -> None:
+def test_the_first_version_keeps_controllers_apart_and_knows_no_limit(machine: Machine) -> None:
     write(machine.proc / "self/cgroup", "5:cpu,cpuacct:/c\n4:memory:/m\n1:name=systemd:/s\n0::/\n")
     write(machine.groups / "cpu,cpuacct/c/cpu.cfs_quota_us", "100000\n")
     write(machine.groups / "cpu,cpuacct/c/cpu.cfs_period_us", "100000\n")
@@ -57,9 +63,6 @@ def test_the_first_version_keeps_controllers_apart(machine: Machine) -> None:
     write(machine.groups / "memory/memory.stat", f"total_inactive_file {GIB // 2}\n")
     assert machine.cores() == 1
     assert machine.free_memory() == GIB + GIB // 2
-
-
-def test_no_limit_in_the_first_version_is_no_limit(machine: Machine) -> None:
     write(machine.proc / "self/cgroup", "5:cpu:/\n4:memory:/\n")
     write(machine.groups / "cpu/cpu.cfs_quota_us", "-1\n")
     write(machine.groups / "cpu/cpu.cfs_period_us", "100000\n")
@@ -67,17 +70,3 @@ def test_no_limit_in_the_first_version_is_no_limit(machine: Machine) -> None:
     write(machine.groups / "memory/memory.usage_in_bytes", f"{GIB}\n")
     assert machine.cores() == 8
     assert machine.free_memory() == 10 * GIB
-
-
-def test_a_kernel_that_tells_nothing_leaves_all_memory(machine: Machine) -> None:
-    (machine.proc / "meminfo").unlink()
-    assert machine.free_memory() == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def test_the_peak_of_memory_is_the_programs_own_and_0_where_nothing_says_it(
-    machine: Machine,
-) -> None:
-    assert machine.peak_memory() == 0
-    write(machine.proc / "self/status", "VmPeak:\t 9 kB\nVmHWM:\t    2048 kB\nVmRSS:\t 7 kB\n")
-    assert machine.peak_memory() == 2 * 2**20
-    assert 2**20 < Machine().peak_memory() < 2**40

@@ -7,6 +7,7 @@ import subprocess
 import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -52,7 +53,7 @@ def numbers_of(scan: SourceScan) -> list[list[int]]:
     ]
 
 
-def test_processes_see_what_one_thread_sees(
+def test_processes_see_what_one_thread_sees_and_their_findings_arrive(
     source_copy: Path, started: list[subprocess.Popen[bytes]]
 ) -> None:
     (source_copy / "README.md").touch()
@@ -62,9 +63,6 @@ def test_processes_see_what_one_thread_sees(
     assert shared.findings == alone.findings
     assert len(started) == 2
     assert [process.returncode for process in started] == [0, 0]
-
-
-def test_a_finding_made_in_another_process_arrives(source_copy: Path) -> None:
     for episode in range(5):
         (source_copy / f"data/chunk-000/episode_{episode:06d}.parquet").write_bytes(b"PAR1")
     alone = scan_source(source_copy, spread=Spread())
@@ -73,7 +71,7 @@ def test_a_finding_made_in_another_process_arrives(source_copy: Path) -> None:
     assert shared.findings == alone.findings
 
 
-def test_what_a_killed_process_had_is_looked_at_here(
+def test_what_a_killed_process_had_is_looked_at_here_and_so_is_all_where_none_can_be_started(
     small_source: Path, started: list[subprocess.Popen[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = spread.start_python
@@ -87,17 +85,11 @@ def test_what_a_killed_process_had_is_looked_at_here(
     monkeypatch.setattr(spread, "start_python", start)
     shared = scan_source(small_source, spread=Spread(processes=1))
     assert started[0].returncode == -signal.SIGKILL
-    assert numbers_of(shared) == numbers_of(scan_source(small_source, spread=Spread()))
-
-
-def test_a_scan_goes_on_where_no_process_can_be_started(
-    small_source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(*_: Any) -> PythonProcess:
-        raise BlockingIOError(11, "Resource temporarily unavailable")
-
+    alone = numbers_of(scan_source(small_source, spread=Spread()))
+    assert numbers_of(shared) == alone
+    fails = Mock(side_effect=BlockingIOError(11, "Resource temporarily unavailable"))
     monkeypatch.setattr(spread, "start_python", fails)
-    assert scan_source(small_source, spread=Spread(processes=3)).num_episodes == 5
+    assert numbers_of(scan_source(small_source, spread=Spread(processes=3))) == alone
 
 
 def test_processes_end_when_the_scan_is_given_up(
@@ -140,20 +132,19 @@ class Remembering:
         return {"pickled_in": [None]}
 
 
-def test_work_is_pickled_once_before_any_is_done() -> None:
-    work = Remembering()
-    pieces = [(number,) for number in range(9)]
-    assert list(parallel_map(work, pieces, Spread(processes=2))) == list(range(9))
-    assert work.pickled_in == [threading.current_thread()]
-
-
-def test_what_fails_in_another_process_fails_here(started: list[subprocess.Popen[bytes]]) -> None:
+def test_what_fails_elsewhere_fails_here_and_work_is_pickled_once(
+    started: list[subprocess.Popen[bytes]],
+) -> None:
     results = []
     with pytest.raises(ZeroDivisionError):
         results.extend(parallel_map(divmod, [(6, 3), (1, 0), (8, 2), (9, 3)], Spread(processes=1)))
     assert results == [(2, 0)]
     assert len(started) == 1
     assert started[0].returncode is not None
+    work = Remembering()
+    pieces = [(number,) for number in range(9)]
+    assert list(parallel_map(work, pieces, Spread(processes=2))) == list(range(9))
+    assert work.pickled_in == [threading.current_thread()]
 
 
 @pytest.mark.parametrize(
@@ -190,9 +181,7 @@ def test_a_job_that_cannot_leave_this_process_gets_threads_alone() -> None:
     assert list(squares) == [n**2 for n in range(9)]
 
 
-def test_a_processor_that_others_keep_busy_is_no_slow_storage(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_processor_kept_busy_is_no_slow_storage(monkeypatch: pytest.MonkeyPatch) -> None:
     queued, walls = iter([3.0, 12.0]), iter([100.0, 110.0])
     monkeypatch.setattr(spread, "queued_seconds", lambda: next(queued))
     monkeypatch.setattr(spread.time, "perf_counter", lambda: next(walls))
@@ -204,7 +193,7 @@ def test_a_processor_that_others_keep_busy_is_no_slow_storage(
 
 
 @pytest.mark.parametrize("which", [1, 2])
-def test_a_thread_whose_start_is_interrupted_does_no_work(
+def test_a_thread_interrupted_at_its_start_is_idle(
     which: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As Ctrl-C does it that comes while the one who starts a thread waits for it to run: the

@@ -162,25 +162,15 @@ def test_a_source_that_fails_or_ends_early_is_named(
 ) -> None:
     for name in refused:
         monkeypatch.setattr(os, name, refusing(errno.EIO, []))
-    with (
-        moving(tmp_path, content=content) as (mover, source, _),
-        pytest.raises(UnreadableSourceError, match=rf"clip\.mp4 {said}"),
-    ):
+    named = pytest.raises(UnreadableSourceError, match=rf"clip\.mp4 {said}")
+    with moving(tmp_path, content=content) as (mover, source, _), named:
         mover.move(source, "clip.mp4", START, LENGTH, TARGET_START)
 
 
-def test_a_request_to_stop_is_heard_between_steps(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_request_to_stop_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_calls, "_STEP_BYTES", 1000)
     arrived: list[int] = []
-    with (
-        moving(tmp_path, on_bytes=arrived.append, should_stop=lambda: sum(arrived) >= 5000) as (
-            mover,
-            source,
-            _,
-        ),
-        pytest.raises(InterruptedRunError),
-    ):
+    stops = {"on_bytes": arrived.append, "should_stop": lambda: sum(arrived) >= 5000}
+    with moving(tmp_path, **stops) as (mover, source, _), pytest.raises(InterruptedRunError):
         mover.move(source, "source", START, LENGTH, TARGET_START)
     assert sum(arrived) == 5000

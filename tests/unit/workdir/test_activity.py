@@ -105,15 +105,6 @@ LATE = JobRecord("slurm-2", "slurm", "42", "workers", 6, "2026-01-02T04:00:00+00
 EARLY = JobRecord("slurm-9", "slurm", "41", "packer", 1, "2026-01-02T03:00:00+00:00")
 
 
-def test_submissions_are_read_as_they_were_written_oldest_first(run: RunPaths) -> None:
-    assert read_jobs(run) == [], "nothing was submitted"
-    twin = replace(EARLY, token="slurm-1", job_id="40")
-    for record in (LATE, EARLY, twin):
-        write_job(run, record)
-    assert read_jobs(run) == [twin, EARLY, LATE]
-    assert read_jobs(of_another(run)) == []
-
-
 def test_a_worker_reports_once_a_second_and_at_its_end(run: RunPaths) -> None:
     now = [0.0]
     for name in ("b", "a"):
@@ -147,9 +138,7 @@ def test_a_worker_reports_once_a_second_and_at_its_end(run: RunPaths) -> None:
     ],
     ids=str,
 )
-def test_a_record_that_is_no_record_is_left_out(
-    run: RunPaths, change: dict[str, object] | None
-) -> None:
+def test_what_is_no_record_is_left_out(run: RunPaths, change: dict[str, object] | None) -> None:
     record_invocation(run, "convert", None)
     [sound] = run.invocations_dir.iterdir()
     record = json.loads(sound.read_bytes()) | {"token": "x"} | (change or {})
@@ -174,15 +163,7 @@ def test_a_disk_that_fails_costs_the_record_and_nothing_else(run: RunPaths, oper
     assert not [path for path in run.root.rglob("*") if path.is_file()]
 
 
-def test_a_folder_that_cannot_be_listed_is_told(run: RunPaths) -> None:
-    fs = FaultyFileSystem()
-    fs.fail("list_names", errno.EIO)
-    with pytest.raises(StorageError) as caught:
-        read_jobs(run.using(fs))
-    assert caught.value.path == str(run.jobs_dir)
-
-
-def test_what_the_probe_said_is_kept_with_the_run(run: RunPaths) -> None:
+def test_what_the_probe_said_and_what_was_submitted_is_kept_with_the_run(run: RunPaths) -> None:
     assert read_probe(run) is None
     record_probe(run, {"samples_per_s": 12.5})
     assert read_probe(run) == {"samples_per_s": 12.5}
@@ -190,3 +171,14 @@ def test_what_the_probe_said_is_kept_with_the_run(run: RunPaths) -> None:
     assert read_probe(run) == {"samples_per_s": 12.5}
     run.probe_result.write_text("{")
     assert read_probe(run) is None
+    fs = FaultyFileSystem()
+    fs.fail("list_names", errno.EIO)
+    with pytest.raises(StorageError) as caught:
+        read_jobs(run.using(fs))
+    assert caught.value.path == str(run.jobs_dir)
+    assert read_jobs(run) == [], "nothing was submitted"
+    twin = replace(EARLY, token="slurm-1", job_id="40")
+    for record in (LATE, EARLY, twin):
+        write_job(run, record)
+    assert read_jobs(run) == [twin, EARLY, LATE]
+    assert read_jobs(of_another(run)) == []

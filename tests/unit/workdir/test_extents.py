@@ -7,6 +7,7 @@ import fcntl
 import os
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -36,28 +37,20 @@ def test_a_kernel_that_clones_a_block_is_believed_and_nothing_is_left(
 def test_a_kernel_that_refuses_is_believed_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    def ioctl(*_: int) -> int:
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr(fcntl, "ioctl", ioctl)
+    monkeypatch.setattr(fcntl, "ioctl", Mock(side_effect=OSError(code, os.strerror(code))))
     assert not can_clone(tmp_path, tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_file_system_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fs.tempfile, "TemporaryFile", None)
-    assert os.stat("/proc").st_dev != tmp_path.stat().st_dev  # noqa: PTH116
-    assert not can_clone(Path("/proc"), tmp_path)
-
-
-def test_a_folder_that_is_missing_or_full_clones_nothing(
+def test_another_file_system_is_not_asked_and_a_folder_that_is_missing_or_full_clones_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert not can_clone(tmp_path / "missing", tmp_path)
     assert not can_clone(tmp_path, tmp_path / "missing")
 
-    def full(**_: object) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
+    full = Mock(side_effect=OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
     monkeypatch.setattr(fs.tempfile, "TemporaryFile", full)
     assert not can_clone(tmp_path, tmp_path)
+    monkeypatch.setattr(fs.tempfile, "TemporaryFile", None)
+    assert os.stat("/proc").st_dev != tmp_path.stat().st_dev  # noqa: PTH116
+    assert not can_clone(Path("/proc"), tmp_path)

@@ -88,9 +88,7 @@ def test_a_record_that_is_torn_tells_nothing_and_one_that_cannot_be_read_is_no_a
     assert count_former([target]) == (0, 0)  # it is for show
 
 
-def test_the_longest_name_that_is_taken_has_room_for_all_that_a_former_state_needs(
-    tmp_path: Path,
-) -> None:
+def test_the_longest_name_has_room_for_all_that_a_former_state_needs(tmp_path: Path) -> None:
     longest = os.pathconf(tmp_path, "PC_NAME_MAX") - 50
     target = tmp_path / ("n" * longest)
     for episodes in (1, 2, 3):

@@ -19,9 +19,7 @@ def test_a_run_without_a_manifest_was_never_planned_to_the_end(planned: OpenedRu
 
 
 @pytest.mark.parametrize("name", ["batches", "scan_table"])
-def test_a_file_that_is_not_the_one_that_was_planned_is_refused_at_open(
-    planned: OpenedRun, name: str
-) -> None:
+def test_another_file_than_was_planned_is_refused_at_open(planned: OpenedRun, name: str) -> None:
     path, root = getattr(planned.paths, name), planned.work_dir.root
     raw = bytearray(path.read_bytes())
     raw[len(raw) // 2] ^= 1
@@ -34,13 +32,12 @@ def test_a_file_that_is_not_the_one_that_was_planned_is_refused_at_open(
         open_run(root)
 
 
-def test_batches_are_read_by_number_as_they_are_in_order(planned: OpenedRun) -> None:
+def test_batches_are_read_by_number_and_one_at_anothers_offset_is_refused(
+    planned: OpenedRun,
+) -> None:
     batches = list(planned.batches)
     assert len(batches) == len(planned.batches) == planned.manifest.num_batches == 5
     assert [planned.batches.read(number) for number in range(5)] == batches
-
-
-def test_a_batch_that_is_another_than_its_offset_says_is_refused(planned: OpenedRun) -> None:
     path = planned.paths.batches
     lines = path.read_bytes().splitlines(keepends=True)
     as_long = [json.loads(line) for line in lines]

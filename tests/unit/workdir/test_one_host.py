@@ -53,25 +53,14 @@ def planned_run(small_source: Path, tmp_path: Path, this_host: list[HostIdentity
         return open_or_plan(small_source, tmp_path / "out", tmp_path / "shared")
 
 
-def test_with_hard_links_there_is_no_record_and_any_host_may_work(planned: OpenedRun) -> None:
-    assert planned.one_host is None
-    assert planned.paths.fs is LOCAL
-    assert not planned.paths.one_host.exists()
-
-
 def test_the_record_says_who_may_work_how_and_why(run: RunPaths, planned_here: OneHost) -> None:
     assert (planned_here.has_links, planned_here.reason) == (False, "EPERM")
     assert read_one_host(run) == planned_here
     assert "Only this host, here," in planned_here.remark
     assert isinstance(planned_here.paths(run).fs, OneHostFileSystem)
-    assert json.loads(run.one_host.read_bytes())["exclusion"] == "lock"
-
-
-def test_a_run_that_an_earlier_program_planned_goes_on_under_the_lock(
-    run: RunPaths, planned_here: OneHost
-) -> None:
-    """Earlier programs also wrote "rename", for the kernel's exclusive rename."""
     record = json.loads(run.one_host.read_bytes())
+    assert record["exclusion"] == "lock"
+    # Earlier programs also wrote "rename", for the kernel's exclusive rename.
     run.one_host.write_text(json.dumps(record | {"exclusion": "rename"}))
     assert read_one_host(run) == planned_here
 
@@ -124,23 +113,16 @@ def test_every_other_host_is_refused_with_a_way_out(
     assert run.one_host.read_bytes() == before
 
 
-def test_opening_is_refused_elsewhere_and_looking_is_not(
-    planned_run: OpenedRun, this_host: list[HostIdentity]
+def test_elsewhere_opening_is_refused_and_looking_and_beginning_anew_are_not(
+    planned_run: OpenedRun, this_host: list[HostIdentity], small_source: Path, tmp_path: Path
 ) -> None:
+    places = small_source, tmp_path / "out", tmp_path / "shared"
     root = planned_run.work_dir.root
     assert open_run(root).one_host == planned_run.one_host
     this_host[0] = ELSEWHERE
     with pytest.raises(OneHostOnlyError):
         open_run(root)
-    looked = open_run(root, only_look=True)
-    assert looked.one_host == planned_run.one_host
-
-
-def test_another_host_may_begin_anew(
-    planned_run: OpenedRun, this_host: list[HostIdentity], small_source: Path, tmp_path: Path
-) -> None:
-    this_host[0] = ELSEWHERE
-    places = small_source, tmp_path / "out", tmp_path / "shared"
+    assert open_run(root, only_look=True).one_host == planned_run.one_host
     with WatchedDisk(tmp_path, has_links=False):
         with pytest.raises(OneHostOnlyError):
             open_or_plan(*places)
@@ -168,11 +150,14 @@ def test_a_run_is_one_hosts_by_wish_where_there_are_hard_links(
     assert again.one_host is None
 
 
-def test_a_run_of_many_hosts_does_not_become_one_hosts(
+def test_a_run_of_many_hosts_has_no_record_and_does_not_become_one_hosts(
     small_source: Path, tmp_path: Path, this_host: list[HostIdentity]
 ) -> None:
     places = small_source, tmp_path / "out", tmp_path / "shared"
     planned = open_or_plan(*places)
+    assert planned.one_host is None
+    assert planned.paths.fs is LOCAL
+    assert not planned.paths.one_host.exists()
     with pytest.raises(PlanMismatchError, match="which was planned without --one-host") as caught:
         open_or_plan(*places, Conversion(plan=PlanOptions(one_host=True)))
     assert "--restart" in str(caught.value.next_step)
@@ -249,7 +234,7 @@ def test_without_an_id_a_real_network_card_tells_the_machine(
     assert bool(HostIdentity.of_this_host(tmp_path).machine) is known
 
 
-def test_elsewhere_than_on_linux_only_the_host_that_planned_may_work(
+def test_elsewhere_than_on_linux_only_the_host_that_planned_may_work_and_is_known_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(one_host_module, "is_linux", lambda: False)
@@ -259,15 +244,7 @@ def test_elsewhere_than_on_linux_only_the_host_that_planned_may_work(
     assert planned is not None
     assert planned.has_links
     assert planned == read_one_host(run)
-    assert planned.remark == (
-        f"Only this host, {planned.host.name}, may work on the run: several hosts can share a "
-        "work dir only on Linux."
-    )
-
-
-def test_elsewhere_than_on_linux_a_host_without_an_id_is_known_by_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    assert planned.remark.startswith(f"Only this host, {planned.host.name}, may work on the run: ")
     monkeypatch.setattr(host_module, "is_linux", lambda: False)
     monkeypatch.setattr(uuid, "getnode", lambda: 1 << 40)  # made up anew in each process
     here = HostIdentity.of_this_host(tmp_path)

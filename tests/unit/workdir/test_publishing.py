@@ -7,6 +7,7 @@ import errno
 import os
 import re
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from tests.faults.faulty_files import CrashError, FaultyFileSystem
@@ -81,9 +82,7 @@ def test_a_link_that_really_failed_is_a_storage_error_with_a_next_step(
     assert not (tmp_path / "done").exists()
 
 
-def test_a_handle_that_goes_stale_while_reading_back_is_opened_again(
-    mine: Path, tmp_path: Path
-) -> None:
+def test_a_stale_handle_is_opened_again_to_read_back(mine: Path, tmp_path: Path) -> None:
     fs = FaultyFileSystem()
     fs.fail("link", errno.EEXIST, happens=True)
     fs.fail("read_bytes", errno.ESTALE, match="done")
@@ -108,74 +107,40 @@ def test_a_record_that_is_voided_while_it_is_read_back_does_not_count_as_ours(
     assert not target.exists()
 
 
-def test_publishing_forces_the_folder_to_the_disk_after_the_link(
-    mine: Path, tmp_path: Path
-) -> None:
+def test_publishing_forces_the_folder_to_the_disk(mine: Path, tmp_path: Path) -> None:
     fs = FaultyFileSystem()
     publish_exclusively(mine, tmp_path / "done", fs=fs)
     assert fs.operations == [("link", mine), ("sync_dir", tmp_path)]
 
 
-def test_a_crash_anywhere_in_a_durable_write_leaves_the_old_or_the_new_content(
+def test_a_full_disk_leaves_no_file_and_a_rename_whose_answer_is_lost_counts(
     tmp_path: Path,
 ) -> None:
-    seen = set()
-    for point in range(100):
-        path = tmp_path / f"{point}" / "record"
-        path.parent.mkdir()
-        path.write_bytes(b"old")
-        fs = FaultyFileSystem(crash_at=point)
-        try:
-            write_durably(path, b"new", fs=fs)
-        except CrashError:
-            seen.add(path.read_bytes())
-        else:
-            assert path.read_bytes() == b"new"
-            break
-    assert seen == {b"old", b"new"}
-    assert [name for name, _ in fs.operations] == ["write_new", "replace", "sync_dir"]
-
-
-def test_a_rename_whose_answer_was_lost_counts_as_done(tmp_path: Path) -> None:
-    fs = FaultyFileSystem()
-    fs.fail("replace", errno.ENOENT, happens=True)
-    replace_record(tmp_path / "beat", b"nonce", fs=fs)
-    assert (tmp_path / "beat").read_bytes() == b"nonce"
-
-
-def test_a_full_disk_leaves_no_temporary_file_and_names_the_path(tmp_path: Path) -> None:
     fs = FaultyFileSystem()
     fs.fail("replace", errno.ENOSPC)
     with pytest.raises(StorageError, match="no space left") as caught:
         write_durably(tmp_path / "record", b"x", fs=fs)
     assert caught.value.path == str(tmp_path / "record")
     assert list(tmp_path.iterdir()) == []
+    fs.fail("replace", errno.ENOENT, happens=True)
+    replace_record(tmp_path / "beat", b"nonce", fs=fs)
+    assert (tmp_path / "beat").read_bytes() == b"nonce"
 
 
-@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP, errno.ENOSYS])
-def test_a_file_system_that_has_no_fsync_of_folders_writes_names_through(
+@pytest.mark.parametrize("code", [errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EIO])
+def test_a_file_system_that_has_no_fsync_of_folders_writes_names_through_and_one_that_fails_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    def fsync(_descriptor: int) -> None:
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    sync_dir(tmp_path)
-    with pytest.raises(OSError, match=os.strerror(code)):
-        sync_file(tmp_path)
-
-
-def test_a_folder_that_cannot_be_forced_to_the_disk_is_a_storage_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fsync(_descriptor: int) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    monkeypatch.setattr(os, "fsync", fsync)
-    with pytest.raises(StorageError, match="input/output error") as caught:
+    monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(code, os.strerror(code))))
+    if code == errno.EIO:
+        with pytest.raises(StorageError, match="input/output error") as caught:
+            sync_dir(tmp_path)
+        assert caught.value.path == str(tmp_path)
+        assert open_below(tmp_path) == []
+    else:
         sync_dir(tmp_path)
-    assert caught.value.path == str(tmp_path)
-    assert open_below(tmp_path) == []
+        with pytest.raises(OSError, match=os.strerror(code)):
+            sync_file(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["rename_no_replace", "exchange"])
@@ -192,34 +157,25 @@ def test_a_system_without_renameat2_says_that_it_has_no_flags(
     assert one.read_bytes() == b"1"
 
 
-def test_syncing_a_tree_reaches_every_file_and_folder(tmp_path: Path) -> None:
+def test_syncing_a_tree_reaches_every_path_and_tells_which_one_fails(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
     (tmp_path / "a" / "b" / "file").write_bytes(b"x")
     fs = FaultyFileSystem()
     sync_tree(tmp_path, fs=fs)
     assert fs.operations == [
         ("sync_file", tmp_path / "a" / "b" / "file"),
-        ("sync_dir", tmp_path / "a" / "b"),
-        ("sync_dir", tmp_path / "a"),
-        ("sync_dir", tmp_path),
+        *(("sync_dir", tmp_path / folder) for folder in ("a/b", "a", "")),
     ]
-
-
-def test_a_file_that_cannot_be_forced_to_the_disk_is_told_with_its_path(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "file").write_bytes(b"x")
-    for path in (tmp_path / "a" / "file", tmp_path / "a"):
+    for operation, path in fs.operations[:2]:
         fs = FaultyFileSystem()
-        fs.fail("sync_dir" if path.is_dir() else "sync_file", errno.EIO)
+        fs.fail(operation, errno.EIO)
         with pytest.raises(StorageError) as caught:
             sync_tree(tmp_path, fs=fs)
         assert caught.value.path == str(path)
 
 
 @pytest.mark.parametrize("durably", [False, True])
-def test_a_record_is_forced_to_the_disk_only_where_that_was_asked_for(
-    tmp_path: Path, durably: bool
-) -> None:
+def test_a_record_is_forced_to_the_disk_only_if_asked_for(tmp_path: Path, durably: bool) -> None:
     class Watched(FaultyFileSystem):
         def write_new(self, path: Path, data: bytes, *, sync: bool) -> None:
             assert re.fullmatch(r"\.record\.[0-9a-f]{12}\.tmp", path.name)
@@ -229,6 +185,19 @@ def test_a_record_is_forced_to_the_disk_only_where_that_was_asked_for(
     fs = Watched()
     write = write_durably if durably else replace_record
     write(tmp_path / "record", b"x", fs=fs)
-    assert [name for name, _ in fs.operations] == ["write_new", "replace", "sync_dir"][
-        : 2 + durably
-    ]
+    operations = ["write_new", "replace", "sync_dir"]
+    assert [name for name, _ in fs.operations] == operations[: 2 + durably]
+
+
+def test_a_crash_anywhere_in_a_durable_write_leaves_old_or_new_content(tmp_path: Path) -> None:
+    path, seen, crashes = tmp_path / "record", set(), True
+    for point in range(100):
+        path.write_bytes(b"old")
+        try:
+            write_durably(path, b"new", fs=FaultyFileSystem(crash_at=point))
+        except CrashError:
+            seen.add(path.read_bytes())
+        else:
+            crashes = False
+            break
+    assert (seen, crashes, path.read_bytes()) == ({b"old", b"new"}, False, b"new")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.faults.faulty_files import CrashError, FaultyFileSystem
+from tests.faults.faulty_files import KINDS, CrashError, FaultyFileSystem, MakeFs, nfs
 
 from leconvert.support.errors import BusyError, StorageError, TargetError, WorkDirError
 from leconvert.workdir.former import former_dir
@@ -37,7 +37,6 @@ from leconvert.workdir.swap import (
 
 OLD, NEW = "the v2.1 tree", "the v3.0 tree"
 MOST_POINTS = 400
-MakeFs = Callable[[int | None], FaultyFileSystem]
 
 
 @dataclass
@@ -123,19 +122,6 @@ def make_place(root: Path, *, in_place: bool, as_former: bool = False) -> Place:
     return place
 
 
-def nfs(crash_at: int | None = None) -> FaultyFileSystem:
-    """A file system that knows no flags of renameat2."""
-    fs = FaultyFileSystem(crash_at)
-    fs.fail("exchange", errno.EINVAL, times=None)
-    fs.fail("rename_no_replace", errno.EINVAL, times=None)
-    return fs
-
-
-def ext4(crash_at: int | None = None) -> FaultyFileSystem:
-    return FaultyFileSystem(crash_at)
-
-
-KINDS = [pytest.param(ext4, id="exchange"), pytest.param(nfs, id="two-renames")]
 CASES = [pytest.param(True, id="in-place"), pytest.param(False, id="fresh")]
 
 
@@ -208,7 +194,7 @@ def test_a_move_that_happened_but_reported_an_error_counts(
 ) -> None:
     for nth in itertools.count():
         place = make_place(tmp_path / f"{nth}", in_place=True)
-        fs = nfs() if operation == "replace" else ext4()
+        fs = nfs() if operation == "replace" else FaultyFileSystem()
         planned = fs.pending_faults
         fs.fail(operation, code, happens=True, skip=nth)
         place.packs(fs)
@@ -292,14 +278,14 @@ def _ignore(_: object) -> None:
 def test_a_failed_rename_leaves_everything_and_says_what_to_do(tmp_path: Path) -> None:
     for code, error in [(errno.EROFS, StorageError), (errno.EBUSY, TargetError)]:
         place = make_place(tmp_path / f"{code}", in_place=True)
-        fs = ext4()
+        fs = FaultyFileSystem()
         fs.fail("exchange", code)
         with pytest.raises(error) as caught:
             place.packs(fs)
         assert isinstance(caught.value, StorageError | TargetError)
         assert caught.value.next_step
         assert content(place.target) == OLD
-        place.packs(ext4())
+        place.packs(FaultyFileSystem())
         place.check_finished()
 
 
@@ -507,7 +493,7 @@ def test_an_old_tree_that_exists_is_never_overwritten(tmp_path: Path, kind: str)
     else:
         old.symlink_to(tmp_path / "nowhere")
     with pytest.raises(TargetError, match="set_old exists already") as caught:
-        place.packs(ext4())
+        place.packs(FaultyFileSystem())
     assert f"Rename {old}" in str(caught.value.next_step)
     assert content(place.target) == OLD
 
@@ -517,7 +503,7 @@ def test_a_forced_conversion_keeps_an_equal_looking_result_apart(tmp_path: Path)
     place = make_place(tmp_path / "p", in_place=True)
     (place.target / "content").write_text(NEW)
     (place.target / "damaged").write_text("x")
-    place.packs(ext4())
+    place.packs(FaultyFileSystem())
     assert not (place.target / "damaged").exists()
     assert (tmp_path / "p" / "set_old" / "damaged").exists()
 
@@ -538,7 +524,7 @@ def test_an_adopted_tree_keeps_what_its_predecessor_built(tmp_path: Path) -> Non
 
 def test_two_packers_that_begin_at_once_get_different_generations(tmp_path: Path) -> None:
     place = make_place(tmp_path / "p", in_place=False)
-    fs = ext4()
+    fs = FaultyFileSystem()
     fs.before("link", lambda: _ignore(place.journal(LOCAL).begin()))
     with pytest.raises(BusyError):
         place.journal(fs).begin()
@@ -572,7 +558,7 @@ def test_an_exchange_that_says_yes_and_does_nothing_is_not_believed_for_ever(
         "does not exist",
     ]
     assert content(place.target) == OLD
-    place.packs(ext4())
+    place.packs(FaultyFileSystem())
     place.check_finished()
 
 
@@ -580,18 +566,18 @@ def test_an_exchange_that_says_yes_and_does_nothing_is_not_believed_for_ever(
 def test_a_tree_whose_record_is_not_ours_is_another_tree(tmp_path: Path, raw: bytes) -> None:
     place = make_place(tmp_path / "p", in_place=True)
     (place.target / TREE_RECORD).write_bytes(raw)
-    assert place.packs(ext4()) is SwapOutcome.COMPLETED
+    assert place.packs(FaultyFileSystem()) is SwapOutcome.COMPLETED
     assert content(place.target) == NEW
     assert (place.root / "set_old" / TREE_RECORD).read_bytes() == raw, "kept as it was"
 
 
 def test_a_packer_frozen_before_it_makes_its_tree_takes_it_away_again(tmp_path: Path) -> None:
     place = make_place(tmp_path / "p", in_place=False)
-    fs = ext4()
+    fs = FaultyFileSystem()
     journal = place.journal(fs)
     journal.begin()
     # It listed no tree; then its successor made one and swapped it in.
-    fs.before("make_dir", lambda: _ignore(place.packs(ext4())))
+    fs.before("make_dir", lambda: _ignore(place.packs(FaultyFileSystem())))
     with pytest.raises(BusyError, match="Another packer took over"):
         adopt_staging(place.target, journal)
     place.check_finished()
@@ -599,7 +585,7 @@ def test_a_packer_frozen_before_it_makes_its_tree_takes_it_away_again(tmp_path: 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOENT])
 def test_an_adoption_whose_answer_was_lost_counts(tmp_path: Path, code: int) -> None:
-    place, fs = make_place(tmp_path / "p", in_place=True), ext4()
+    place, fs = make_place(tmp_path / "p", in_place=True), FaultyFileSystem()
     place.begins()
     fs.fail("replace", code, match=".set.leconvert-r1.1", happens=True)
     place.packs(fs)
@@ -607,14 +593,14 @@ def test_an_adoption_whose_answer_was_lost_counts(tmp_path: Path, code: int) -> 
 
 
 def test_an_adoption_that_failed_leaves_the_tree_to_the_next(tmp_path: Path) -> None:
-    place, fs = make_place(tmp_path / "p", in_place=True), ext4()
+    place, fs = make_place(tmp_path / "p", in_place=True), FaultyFileSystem()
     place.begins()
     fs.fail("replace", errno.EROFS, match=".set.leconvert-r1.1")
     with pytest.raises(StorageError, match="read-only") as caught:
         place.packs(fs)
     assert caught.value.path == str(place.root)
     assert staging_generations(place.target, place.journal(LOCAL)) == [1]
-    place.packs(ext4())
+    place.packs(FaultyFileSystem())
     place.check_finished()
 
 
@@ -658,11 +644,11 @@ def test_a_tree_without_the_runs_mark_is_never_taken_for_a_new_one(tmp_path: Pat
     theirs.mkdir()
     (theirs / "content").write_text("precious")
     with pytest.raises(TargetError, match="does not have the mark of run") as caught:
-        place.packs(ext4())
+        place.packs(FaultyFileSystem())
     assert caught.value.path == str(theirs)
     assert content(theirs) == "precious"
     theirs.rename(place.root / "theirs")  # as the message says
-    place.packs(ext4())
+    place.packs(FaultyFileSystem())
     assert content(place.target) == NEW
 
 
@@ -673,7 +659,7 @@ def test_a_tree_that_a_crash_left_empty_or_with_half_a_mark_is_this_runs(tmp_pat
         tree.mkdir()
         if raw is not None:
             (tree / TREE_RECORD).write_bytes(raw)
-        place.packs(ext4())
+        place.packs(FaultyFileSystem())
         place.check_finished()
 
 
@@ -681,7 +667,7 @@ def test_a_packer_that_lost_its_lock_does_not_build_in_the_users_old_tree(tmp_pa
     """The first packer exchanges while the second, which began meanwhile, takes its tree over."""
     place = make_place(tmp_path / "p", in_place=True)
     tree = place.root / ".set.leconvert-r1.1"
-    second_fs = ext4()
+    second_fs = FaultyFileSystem()
     second_fs.before("replace", lambda: LOCAL.exchange(tree, place.target), match=tree.name)
 
     def second_takes_over() -> None:
@@ -690,7 +676,7 @@ def test_a_packer_that_lost_its_lock_does_not_build_in_the_users_old_tree(tmp_pa
         with pytest.raises(BusyError, match="took over"):
             adopt_staging(place.target, second)
 
-    fs = ext4()
+    fs = FaultyFileSystem()
     fs.before("exchange", second_takes_over)
     with pytest.raises(BusyError):
         place.packs(fs)
@@ -698,7 +684,9 @@ def test_a_packer_that_lost_its_lock_does_not_build_in_the_users_old_tree(tmp_pa
     assert content(kept) == OLD
     assert sorted(path.name for path in kept.iterdir()) == ["content"]
     assert content(place.target) == NEW
-    assert place.packs(ext4()) is SwapOutcome.COMPLETED, "by its mark, whatever the journal says"
+    assert place.packs(FaultyFileSystem()) is SwapOutcome.COMPLETED, (
+        "by its mark, whatever the journal says"
+    )
     place.check_finished()
 
 
@@ -738,14 +726,14 @@ def test_another_runs_tree_that_comes_out_of_the_target_is_exchanged_back(tmp_pa
     place = make_place(tmp_path / "p", in_place=True)
     other = Place(place.root, WorkDir(place.root / "other").run("r2"), in_place=True)
     other.run.journal.mkdir(parents=True)
-    other_fs = ext4()
+    other_fs = FaultyFileSystem()
     other_fs.crash_before("rename_no_replace")
 
     def other_exchanges() -> None:
         with pytest.raises(CrashError):
             other.packs(other_fs)
 
-    fs = ext4()
+    fs = FaultyFileSystem()
     fs.before("exchange", other_exchanges)
     with pytest.raises(TargetError, match="Another run put its result at"):
         place.packs(fs)
@@ -753,7 +741,7 @@ def test_another_runs_tree_that_comes_out_of_the_target_is_exchanged_back(tmp_pa
     assert content(place.root / ".set.leconvert-r2.1") == OLD
     assert content(place.root / ".set.leconvert-r1.1") == NEW
     assert not (place.root / "set_old").exists()
-    other.packs(ext4())
+    other.packs(FaultyFileSystem())
     assert content(place.root / "set_old") == OLD
 
 

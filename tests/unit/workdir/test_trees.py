@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from tests.faults.faulty_files import CrashError, FaultyFileSystem
@@ -22,13 +23,21 @@ def shard(tmp_path: Path) -> Path:
     return path
 
 
-def test_promoting_twice_is_harmless(shard: Path, tmp_path: Path) -> None:
+def test_promoting_twice_is_harmless_and_nobody_makes_a_tree_anew(
+    shard: Path, tmp_path: Path
+) -> None:
     tree = tmp_path / "tree"
     tree.mkdir()
     target = tree / "videos" / "top" / "file-000.mp4"
     assert link_into_tree(shard, target, tree=tree) == "linked"
     assert link_into_tree(shard, target, tree=tree) == "linked"
     assert target.samefile(shard)
+    gone = tmp_path / "tree-that-was-renamed-away"
+    with pytest.raises(FileNotFoundError):
+        link_into_tree(shard, gone / "data" / "file", tree=gone)
+    assert not gone.exists()
+    with pytest.raises(ValueError, match="not below"):
+        make_folders_below(gone, tmp_path)
 
 
 PARTIAL = "leconvert-partial"
@@ -65,9 +74,7 @@ def test_whatever_has_the_name_the_shard_gets_it(
 
 
 @pytest.mark.parametrize("code", [errno.EXDEV, errno.EPERM, errno.EMLINK])
-def test_where_a_link_is_impossible_the_shard_is_copied_once(
-    shard: Path, tmp_path: Path, code: int
-) -> None:
+def test_where_no_link_is_possible_a_copy_is_made(shard: Path, tmp_path: Path, code: int) -> None:
     fs = FaultyFileSystem()
     fs.fail("link", code, times=None)
     target = tmp_path / "file"
@@ -80,11 +87,8 @@ def test_where_a_link_is_impossible_the_shard_is_copied_once(
     assert names.index("sync_file") < names.index("replace"), "on the disk before it has its name"
 
 
-def test_a_crash_while_copying_leaves_no_half_file_under_the_final_name(
-    shard: Path, tmp_path: Path
-) -> None:
-    target = tmp_path / "file"
-    finished = False
+def test_a_crash_while_copying_leaves_no_half_file_there(shard: Path, tmp_path: Path) -> None:
+    target, crashes = tmp_path / "file", True
     for point in range(50):
         fs = FaultyFileSystem(crash_at=point)
         fs.fail("link", errno.EXDEV, times=None)
@@ -94,30 +98,9 @@ def test_a_crash_while_copying_leaves_no_half_file_under_the_final_name(
             assert not target.exists() or target.read_bytes() == b"shard"
             target.unlink(missing_ok=True)
         else:
-            finished = True
+            crashes = False
             break
-    assert finished
-
-
-def test_a_superseded_packer_cannot_make_its_tree_anew(shard: Path, tmp_path: Path) -> None:
-    gone = tmp_path / "tree-that-was-renamed-away"
-    with pytest.raises(FileNotFoundError):
-        link_into_tree(shard, gone / "data" / "file", tree=gone)
-    assert not gone.exists()
-    with pytest.raises(ValueError, match="not below"):
-        make_folders_below(gone, tmp_path)
-
-
-def test_removing_a_tree_follows_no_link_out_of_it(tmp_path: Path) -> None:
-    precious = tmp_path / "precious"
-    precious.mkdir()
-    (precious / "file").write_bytes(b"x")
-    ours = tmp_path / ".dataset.leconvert-work"
-    ours.mkdir()
-    (ours / "link").symlink_to(precious)
-    assert remove_tree(ours)
-    assert (precious / "file").exists()
-    assert remove_tree(ours), "gone already is gone"
+    assert not crashes
 
 
 @pytest.mark.parametrize("name", ["dataset", ".hidden", "leconvert-work", ".a.leconvert-work"])
@@ -132,7 +115,7 @@ def test_a_folder_that_is_not_ours_is_never_removed(tmp_path: Path, name: str) -
     assert (tmp_path / name).is_dir()
 
 
-def test_removal_stays_inside_the_given_folder(tmp_path: Path) -> None:
+def test_removal_stays_inside_the_given_folder_and_follows_no_link(tmp_path: Path) -> None:
     attempts = tmp_path / "attempts"
     (attempts / "000001").mkdir(parents=True)
     for outside in (attempts, attempts / ".." / "elsewhere", attempts / ".."):
@@ -140,70 +123,62 @@ def test_removal_stays_inside_the_given_folder(tmp_path: Path) -> None:
             remove_tree(outside, inside=attempts)
     assert remove_tree(attempts / "000001", inside=attempts)
     assert list(attempts.iterdir()) == []
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").write_bytes(b"x")
+    ours = tmp_path / ".dataset.leconvert-work"
+    ours.mkdir()
+    (ours / "link").symlink_to(precious)
+    assert remove_tree(ours)
+    assert (precious / "file").exists()
+    assert remove_tree(ours), "gone already is gone"
 
 
-@pytest.mark.parametrize("exists", [False, True])
-def test_a_disk_that_fails_while_a_shard_is_linked_is_told_and_changes_nothing(
-    shard: Path, tmp_path: Path, exists: bool
+@pytest.mark.parametrize(
+    ("exists", "faults"),
+    [
+        (False, [("link", errno.ENOSPC)]),
+        (True, [("link", errno.ENOSPC)]),
+        (False, [("link", errno.EXDEV), ("sync_file", errno.EIO)]),
+        (False, [("link", errno.EXDEV), ("replace", errno.EIO)]),
+    ],
+)
+def test_a_disk_that_fails_while_a_shard_is_linked_or_copied_is_told_and_changes_nothing(
+    shard: Path, tmp_path: Path, exists: bool, faults: list[tuple[str, int]]
 ) -> None:
-    target = tmp_path / "file"
+    target, fs = tmp_path / "file", FaultyFileSystem()
     if exists:
         target.write_bytes(b"old")
-    fs = FaultyFileSystem()
-    fs.fail("link", errno.ENOSPC, match="leconvert-partial" if exists else "")
-    with pytest.raises(StorageError, match="no space left") as caught:
+    for operation, code in faults:
+        fs.fail(operation, code, match=PARTIAL if exists else "")
+    said = os.strerror(faults[-1][1]).lower()
+    with pytest.raises(StorageError, match=said.removesuffix(" on device")) as caught:
         link_into_tree(shard, target, fs=fs)
     assert caught.value.path == str(target)
-    assert [path.name for path in tmp_path.iterdir() if path.name != "attempt"] == (
-        ["file"] if exists else []
-    )
+    names = [path.name for path in tmp_path.iterdir() if path.name != "attempt"]
+    assert names == ["file"] * exists
 
 
-@pytest.mark.parametrize("operation", ["sync_file", "replace"])
-def test_a_copy_that_fails_leaves_no_temporary_file(
-    shard: Path, tmp_path: Path, operation: str
-) -> None:
-    fs = FaultyFileSystem()
-    fs.fail("link", errno.EXDEV)
-    fs.fail(operation, errno.EIO)
-    with pytest.raises(StorageError, match="input/output"):
-        link_into_tree(shard, tmp_path / "file", fs=fs)
-    assert [path.name for path in tmp_path.iterdir()] == ["attempt"]
-
-
-@pytest.mark.parametrize(("code", "raises"), [(errno.EBUSY, False), (errno.EROFS, True)])
 def test_what_is_still_open_elsewhere_may_linger_and_a_disk_that_fails_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, raises: bool
-) -> None:
-    tree = tmp_path / ".set.leconvert-r1.1"
-    tree.mkdir()
-
-    def rmtree(path: Path, **_: object) -> None:
-        raise OSError(code, os.strerror(code), str(path))
-
-    monkeypatch.setattr(shutil, "rmtree", rmtree)
-    if raises:
-        with pytest.raises(StorageError, match="read-only") as caught:
-            remove_tree(tree)
-        assert caught.value.path == str(tree)
-    else:
-        assert remove_tree(tree) is False
-
-
-def test_two_that_remove_a_tree_at_once_both_find_it_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tree = tmp_path / ".set.leconvert-r1.1"
+    tree, real = tmp_path / ".set.leconvert-r1.1", shutil.rmtree
     (tree / "data").mkdir(parents=True)
-    (tree / "data" / "file").write_bytes(b"x")
-    real, calls = shutil.rmtree, []
 
-    def rmtree(path: Path, **how: object) -> None:
-        calls.append(how)
-        if len(calls) == 1:
-            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-        real(path, ignore_errors=True)
+    def failing(code: int) -> Mock:
+        rmtree = Mock(side_effect=OSError(code, os.strerror(code), str(tree)))
+        monkeypatch.setattr(shutil, "rmtree", rmtree)
+        return rmtree
 
-    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    failing(errno.EROFS)
+    with pytest.raises(StorageError, match="read-only") as caught:
+        remove_tree(tree)
+    assert caught.value.path == str(tree)
+    failing(errno.EBUSY)
+    assert remove_tree(tree) is False
+    # Two that remove a tree at once both find it gone.
+    rmtree = failing(errno.ENOENT)
+    rmtree.side_effect = [rmtree.side_effect, None]
+    real(tree)
     assert remove_tree(tree) is True
-    assert len(calls) == 2
+    assert rmtree.call_count == 2

@@ -95,13 +95,27 @@ def test_a_work_dir_that_another_user_put_beside_the_dataset_is_not_used_unasked
     assert not list(WorkDir(begun).list_runs())
 
 
-def test_users_who_share_a_folder_that_not_anybody_may_write_to_use_each_others_runs(
-    source_copy: Path, begun: Path, give_away: Callable[[Path], None]
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_what_a_group_shares_or_a_server_gives_to_another_user_is_used(
+    source_copy: Path,
+    begun: Path,
+    give_away: Callable[[Path], None],
+    monkeypatch: pytest.MonkeyPatch,
+    is_shared: bool,
 ) -> None:
-    source_copy.parent.chmod(0o2775)
     give_away(begun)
+    real = os.fstat
+
+    def squashed(descriptor: int) -> os.stat_result:
+        seen = real(descriptor)
+        return os.stat_result([*seen[:4], SOMEBODY, *seen[5:]])
+
+    if is_shared:  # by users who alone may write to the folder
+        source_copy.parent.chmod(0o2775)
+        assert main(["plan", "--root", str(source_copy)]) == 0
+    else:  # the server gives whatever is made to that user
+        monkeypatch.setattr(os, "fstat", squashed)
     assert work_dir_beside(source_copy) == begun
-    assert main(["plan", "--root", str(source_copy)]) == 0
 
 
 @pytest.mark.parametrize("planted", ["run", "current", "manifest", "journal"])
@@ -112,34 +126,13 @@ def test_a_record_that_another_user_put_into_an_open_work_dir_is_not_used_unaske
     run: RunPaths = work.run(work.list_runs()[0])
     run.journal.mkdir(exist_ok=True)
     run.journal_record(1).touch()
-    path = {
-        "run": run.root,
-        "current": work.current,
-        "manifest": run.manifest,
-        "journal": run.journal_record(1),
-    }[planted]
+    places = {"current": work.current, "run": run.root, "journal": run.journal_record(1)}
+    path = places.get(planted, run.manifest)
     give_away(path)
     assert work_dir_beside(source_copy) == begun, "nobody else could put it there"
     path.parent.chmod(0o777)
     with pytest.raises(WorkDirError, match="only if the command names it with --work-dir"):
         work_dir_beside(source_copy)
-
-
-def test_what_a_server_gives_to_another_user_is_this_users_own(
-    source_copy: Path,
-    begun: Path,
-    give_away: Callable[[Path], None],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    give_away(begun)
-    real = os.fstat
-
-    def squashed(descriptor: int) -> os.stat_result:
-        seen = real(descriptor)
-        return os.stat_result([*seen[:4], SOMEBODY, *seen[5:]])
-
-    monkeypatch.setattr(os, "fstat", squashed)
-    assert work_dir_beside(source_copy) == begun
 
 
 # --- a work dir that somebody made to do harm, and that a user names all the same -------------

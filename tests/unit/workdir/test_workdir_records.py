@@ -23,14 +23,11 @@ from leconvert.workdir.swap import staging_dir, staging_generations, staging_tre
 PATH = Path("runs/r1/done/000001.json")
 
 
-def test_a_record_is_one_line_that_begins_with_its_format_and_version() -> None:
+def test_a_record_is_a_line_that_begins_with_format_and_version_and_older_ones_are_read() -> None:
     raw = encode_record("done", 1, "r1", {"shards": [{"path": "a\nb"}], "size_bytes": 7})
     assert raw.startswith(b'{"format": "leconvert/done", "version": 1, "run_id": "r1", ')
     assert raw.count(b"\n") == 1
     assert decode_record(raw, "done", version=1, path=PATH, run_id="r1")["size_bytes"] == 7
-
-
-def test_unknown_keys_are_kept_and_older_versions_accepted() -> None:
     raw = encode_record("done", 1, "r1", {"of a later release": True})
     assert decode_record(raw, "done", version=3, path=PATH)["of a later release"] is True
 
@@ -51,18 +48,27 @@ def test_unknown_keys_are_kept_and_older_versions_accepted() -> None:
         (encode_record("done", 1, "r2", {}), "belongs to run r2, not to r1"),
     ],
 )
-def test_what_is_not_our_record_is_refused_with_its_path_and_a_next_step(
-    raw: bytes, said: str
-) -> None:
+def test_what_is_not_our_record_is_refused_with_path_and_step(raw: bytes, said: str) -> None:
     with pytest.raises(WorkDirError, match=said) as caught:
         decode_record(raw, "done", version=1, path=PATH, run_id="r1")
     assert caught.value.path == str(PATH)
     assert caught.value.next_step
 
 
-def test_a_missing_record_is_not_a_damaged_one(tmp_path: Path) -> None:
+def test_the_current_run_is_none_at_first_and_not_ignored_when_damaged(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         read_record(tmp_path / "none", "done", version=1)
+    work = WorkDir(tmp_path / "work")
+    assert work.current_run_id() is None
+    assert work.list_runs() == []
+    work.run("r2").ensure()
+    work.run("r1").ensure()
+    work.set_current("r2")
+    assert WorkDir(tmp_path / "work").current_run_id() == "r2"
+    assert work.list_runs() == ["r1", "r2"]
+    work.current.write_bytes(b"")
+    with pytest.raises(WorkDirError):
+        work.current_run_id()
 
 
 def test_the_work_dir_and_the_new_tree_are_siblings_of_the_real_target(tmp_path: Path) -> None:
@@ -100,43 +106,22 @@ def test_staging_trees_of_other_targets_and_runs_are_not_taken_for_ours(tmp_path
     }
 
 
-def test_run_ids_sort_by_time_whatever_the_zone() -> None:
+def test_run_ids_sort_by_time_and_batch_numbers_beyond_six_digits_widen(tmp_path: Path) -> None:
     early = datetime(2025, 1, 31, 23, 0, tzinfo=timezone(timedelta(hours=9)))
     late = datetime(2025, 1, 31, 15, 0, tzinfo=UTC)
     first, second = new_run_id(early, bytes), new_run_id(late, bytes)
     assert first == "20250131T140000-000000"
     assert first < second
-
-
-def test_the_current_run_survives_a_new_process_and_is_none_at_first(tmp_path: Path) -> None:
-    work = WorkDir(tmp_path / "work")
-    assert work.current_run_id() is None
-    assert work.list_runs() == []
-    work.run("r2").ensure()
-    work.run("r1").ensure()
-    work.set_current("r2")
-    assert WorkDir(tmp_path / "work").current_run_id() == "r2"
-    assert work.list_runs() == ["r1", "r2"]
+    run = WorkDir(tmp_path).run("r1")
+    assert run.done(42).name == "000042.json"
+    assert run.done(1_234_567).name == "1234567.json"
+    assert run.attempt(42, 3, "h-1-ff") == run.root / "attempts" / "000042" / "0003-h-1-ff"
 
 
 @pytest.mark.parametrize("run_id", ["", ".", "..", "a/b", "-x", "a b", "a\n"])
 def test_what_could_leave_the_work_dir_is_no_run_id(tmp_path: Path, run_id: str) -> None:
     with pytest.raises(UsageError):
         WorkDir(tmp_path).run(run_id)
-
-
-def test_a_damaged_current_is_refused_not_ignored(tmp_path: Path) -> None:
-    work = WorkDir(tmp_path)
-    work.current.write_bytes(b"")
-    with pytest.raises(WorkDirError):
-        work.current_run_id()
-
-
-def test_batch_numbers_beyond_six_digits_widen(tmp_path: Path) -> None:
-    run = WorkDir(tmp_path).run("r1")
-    assert run.done(42).name == "000042.json"
-    assert run.done(1_234_567).name == "1234567.json"
-    assert run.attempt(42, 3, "h-1-ff") == run.root / "attempts" / "000042" / "0003-h-1-ff"
 
 
 def test_a_holder_that_has_not_said_who_it_is_still_holds(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,14 +19,22 @@ from tests.plans import open_or_plan
 from leconvert.api import run_worker
 from leconvert.model.repairs import RepairOptions
 from leconvert.model.values import LayoutOptions
-from leconvert.report.status import Liveness, RunObserver, run_status, watch_run
+from leconvert.report.status import (
+    Liveness,
+    Progressed,
+    RateWindow,
+    RunObserver,
+    run_status,
+    seconds_left,
+    watch_run,
+)
 from leconvert.run.conversion import Conversion, PlanOptions
 from leconvert.run.leasing import LeaseStore, WorkerIdentity, release_failed, void_done
 from leconvert.run.packer import pack_run
 from leconvert.run.worker_pool import batch_costs
 from leconvert.support.errors import StorageError, UnreadableSourceError, WorkDirError
 from leconvert.workdir.activity import WorkerReporter
-from leconvert.workdir.run import OpenedRun
+from leconvert.workdir.run import OpenedRun, open_run
 
 WorkerOn = Callable[..., LeaseStore]
 
@@ -33,7 +43,9 @@ def observe(run: OpenedRun, clock: Any, **options: Any) -> RunObserver:
     return RunObserver(run, clock=clock, **options)
 
 
-def test_a_run_that_nobody_works_on_is_shown_too(planned: OpenedRun) -> None:
+def test_a_run_is_shown_when_nobody_works_on_it_and_when_it_is_finished(
+    planned: OpenedRun,
+) -> None:
     status = run_status(planned.work_dir.root)
     assert (status.batches, status.pending, status.leased, status.done) == (5, 5, 0, 0)
     assert status.total_bytes > 0
@@ -42,21 +54,16 @@ def test_a_run_that_nobody_works_on_is_shown_too(planned: OpenedRun) -> None:
     assert (status.bytes_per_second, status.seconds_left) == (0.0, None)
     assert status.packer.step == "none"
     assert json.loads(json.dumps(status.as_record()))["packed"] is False
-
-
-def test_a_finished_run_says_so_and_how_the_bytes_moved(planned: OpenedRun) -> None:
     run_worker(planned.work_dir.root)
     status = run_status(planned.work_dir.root)
     assert (status.done, status.done_bytes) == (5, status.total_bytes)
     assert (status.ended_workers, status.workers) == (1, [])
     assert status.video.batches_read == 5
     assert status.video.copied + status.video.cloned > 0
-    assert status.seconds_left == 0.0
-    assert not status.packed
+    assert (status.seconds_left, status.packed) == (0.0, False)
     packed = pack_run(planned)
     status = run_status(planned.work_dir.root)
-    assert status.packed
-    assert status.packer.step == "finished"
+    assert (status.packed, status.packer.step) == (True, "finished")
     assert status.packer.liveness is Liveness.RUNNING, "the packer was this very process"
     assert (status.video.cloned, status.video.copied) == (packed.cloned_bytes, packed.copied_bytes)
 
@@ -67,19 +74,19 @@ def test_a_holder_elsewhere_is_unknown_until_it_beats_and_silent_once_it_stops(
     lease = worker_on("far").claim(3)
     lease.heartbeat()
     observer = observe(planned, clock)
-    [worker] = observer.look().workers
-    assert (worker.host, worker.pid, worker.batch_id) == ("far", 7, 3)
-    assert (worker.liveness, worker.silent_seconds) == (Liveness.UNKNOWN, 0.0)
-    clock.seconds += 20
-    [worker] = observer.look().workers
-    assert (worker.liveness, worker.silent_seconds) == (Liveness.UNKNOWN, 20.0)
-    lease.heartbeat()
-    clock.seconds += 5
-    [worker] = observer.look().workers
-    assert (worker.liveness, worker.silent_seconds) == (Liveness.RUNNING, 0.0)
-    clock.seconds += 50
-    status = observer.look()
-    assert (status.workers[0].liveness, status.workers[0].silent_seconds) == (Liveness.SILENT, 50.0)
+    for later, beats, liveness, silent in (
+        (0, False, Liveness.UNKNOWN, 0.0),
+        (20, False, Liveness.UNKNOWN, 20.0),
+        (5, True, Liveness.RUNNING, 0.0),
+        (50, False, Liveness.SILENT, 50.0),
+    ):
+        if beats:
+            lease.heartbeat()
+        clock.seconds += later
+        status = observer.look()
+        [worker] = status.workers
+        assert (worker.host, worker.pid, worker.batch_id) == ("far", 7, 3)
+        assert (worker.liveness, worker.silent_seconds) == (liveness, silent)
     assert status.leased == 1, "silence alone changes no state: only a successor's claim does"
 
 
@@ -114,7 +121,7 @@ def test_attempts_are_counted_and_the_reason_of_a_failure_is_shown_until_it_is_r
     assert (status.failed, status.pending, status.failures) == (0, 5, [])
 
 
-def test_a_batch_that_killed_its_workers_says_so(
+def test_batches_that_killed_workers_say_so(
     planned: OpenedRun, worker_on: WorkerOn, clock: Any
 ) -> None:
     identity = WorkerIdentity("x-1-00000000", "far", 1)
@@ -139,41 +146,16 @@ def test_a_voided_batch_takes_its_bytes_along(planned: OpenedRun, clock: Any) ->
     assert after.video.copied + after.video.cloned < before.copied + before.cloned
 
 
-def test_rates_are_what_the_observer_saw_on_its_own_clock(
-    planned: OpenedRun, worker_on: WorkerOn, clock: Any
+@pytest.mark.parametrize("decodes", [False, True])
+def test_rates_are_what_the_observer_saw_and_time_left_counts_what_is_decoded_as_convert_does(
+    small_source: Path, tmp_path: Path, clock: Any, decodes: bool
 ) -> None:
-    store = worker_on("far")
-    assert store.claim(0) is not None
-    reporter = WorkerReporter(planned.paths, store.worker, clock=clock)
-    reporter.update(batch_id=0)
-    observer = observe(planned, clock)
-    observer.look()
-    clock.seconds += 4
-    reporter.advance(400)
-    status = observer.look()
-    assert status.bytes_per_second == 100.0
-    assert status.observed_seconds == 4.0
-    assert status.seconds_left == pytest.approx(status.total_bytes / 100)
-    clock.seconds += 50
-    status = observer.look()
-    assert status.workers[0].liveness is Liveness.SILENT
-    assert (status.bytes_per_second, status.seconds_left) == (0.0, None)
-
-
-def test_time_left_counts_bytes_that_are_decoded_as_the_progress_of_convert_does(
-    small_source: Path, tmp_path: Path, clock: Any
-) -> None:
-    run = open_or_plan(
-        small_source,
-        tmp_path / "out",
-        tmp_path / "work",
-        Conversion(repairs=RepairOptions(recompute_stats=True)),
-    )
+    conversion = Conversion(repairs=RepairOptions(recompute_stats=decodes))
+    run = open_or_plan(small_source, tmp_path / "out", tmp_path / "work", conversion)
     costs, sizes = batch_costs(run), [batch.source_bytes for batch in run.batches]
-    assert sum(costs) > 2 * sum(sizes)
+    assert (sum(costs) > 2 * sum(sizes)) == decodes
     identity = WorkerIdentity("far-1-00000001", "far", 1)
-    store = LeaseStore(run.paths, identity, clock=clock)
-    assert store.claim(0) is not None
+    assert LeaseStore(run.paths, identity, clock=clock).claim(0) is not None
     reporter = WorkerReporter(run.paths, identity, clock=clock)
     reporter.update(batch_id=0)
     observer = observe(run, clock)
@@ -181,8 +163,13 @@ def test_time_left_counts_bytes_that_are_decoded_as_the_progress_of_convert_does
     clock.seconds += 4
     reporter.advance(400)
     status = observer.look()
-    assert status.bytes_per_second == 100.0
+    assert (status.bytes_per_second, status.observed_seconds) == (100.0, 4.0)
     assert status.seconds_left == pytest.approx(sum(costs) / (100 * costs[0] / sizes[0]))
+    assert decodes or status.seconds_left == pytest.approx(status.total_bytes / 100)
+    clock.seconds += 50
+    status = observer.look()
+    assert status.workers[0].liveness is Liveness.SILENT
+    assert (status.bytes_per_second, status.seconds_left) == (0.0, None)
 
 
 def test_a_waiting_worker_is_listed_and_one_that_said_good_bye_is_counted(
@@ -203,72 +190,49 @@ def test_a_waiting_worker_is_listed_and_one_that_said_good_bye_is_counted(
     assert observer.look().workers[0].liveness is Liveness.SILENT
 
 
-def test_a_watch_ends_when_the_result_is_in_place(planned: OpenedRun) -> None:
+def test_a_watch_follows_a_restart_and_ends_when_the_result_is_in_place(
+    planned: OpenedRun, small_source: Path, tmp_path: Path
+) -> None:
     root = planned.work_dir.root
+    anew = Conversion(layout=LayoutOptions(episodes_per_batch=2), plan=PlanOptions(restart=True))
     steps: Iterator[Callable[[], object]] = iter(
         (
+            lambda: open_or_plan(small_source, tmp_path / "out", root, anew),
             lambda: run_worker(root, max_batches=2),
             lambda: run_worker(root),
-            lambda: pack_run(planned),
+            lambda: pack_run(open_run(root)),
         )
     )
-
-    def pause() -> bool:
-        next(steps)()
-        return False
-
-    seen = [(s.done, s.packed) for s in watch_run(planned.work_dir.root, pause)]
-    assert seen == [(0, False), (2, False), (5, False), (5, True)]
+    first, *seen = watch_run(root, lambda: next(steps)() is None)
+    assert (first.batches, [status.batches for status in seen]) == (5, [3] * 4)
+    assert first.run_id not in {status.run_id for status in seen}
+    states = [(status.done, status.packed) for status in seen]
+    assert states == [(0, False), (2, False), (3, False), (3, True)]
 
 
-def test_a_watch_follows_a_restart(planned: OpenedRun, small_source: Path, tmp_path: Path) -> None:
-    def restart() -> bool:
-        options = LayoutOptions(episodes_per_batch=2)
-        open_or_plan(
-            small_source,
-            tmp_path / "out",
-            planned.work_dir.root,
-            Conversion(layout=options, plan=PlanOptions(restart=True)),
-        )
-        return False
-
-    def pause() -> bool:
-        return next(pauses)()
-
-    pauses: Iterator[Callable[[], bool]] = iter((restart, lambda: True))
-    first, second = watch_run(planned.work_dir.root, pause)
-    assert first.run_id != second.run_id
-    assert (first.batches, second.batches) == (5, 3)
-
-
-def test_a_work_dir_that_a_finished_conversion_removed_ends_the_watch_well(
-    planned: OpenedRun,
+def test_a_work_dir_that_vanishes_ends_the_watch_well_only_where_its_result_is_there(
+    planned: OpenedRun, tmp_path: Path
 ) -> None:
-    def pause() -> bool:
-        run_worker(planned.work_dir.root)
-        pack_run(planned)
-        shutil.rmtree(planned.work_dir.root)
-        return False
+    root, aside = planned.work_dir.root, tmp_path / "aside"
 
-    first, last = watch_run(planned.work_dir.root, pause)
+    def finish() -> bool:
+        run_worker(root)
+        pack_run(planned)
+        return bool(shutil.rmtree(root))
+
+    vanished = watch_run(root, lambda: bool(root.rename(aside)) and False)
+    next(vanished)
+    with pytest.raises(WorkDirError, match="is not the work dir of a run"):
+        next(vanished)
+    aside.rename(root)
+    first, last = watch_run(root, finish)
     assert (first.packed, last.packed) == (False, True)
     assert (last.done, last.done_bytes) == (5, last.total_bytes)
 
 
-def test_a_work_dir_that_vanished_without_a_result_ends_the_watch_with_an_error(
-    planned: OpenedRun,
-) -> None:
-    watch = watch_run(planned.work_dir.root, lambda: bool(shutil.rmtree(planned.work_dir.root)))
-    next(watch)
-    with pytest.raises(WorkDirError, match="is not the work dir of a run"):
-        next(watch)
-
-
-def test_a_worker_record_whose_handle_goes_stale_is_read_at_the_next_look(
+def test_a_worker_record_whose_handle_goes_stale_is_read_at_the_next_look_and_a_disk_is_named(
     planned: OpenedRun, worker_on: WorkerOn, clock: Any
 ) -> None:
-    import errno
-
     store = worker_on("far")
     WorkerReporter(planned.paths, store.worker, clock=clock).wait()
     fs = FaultyFileSystem()
@@ -276,57 +240,54 @@ def test_a_worker_record_whose_handle_goes_stale_is_read_at_the_next_look(
     observer = observe(replace(planned, paths=planned.paths.using(fs)), clock)
     assert observer.look().workers == []
     assert len(observer.look().workers) == 1
-
-
-def test_a_folder_that_cannot_be_listed_is_a_sentence(planned: OpenedRun, clock: Any) -> None:
-    import errno
-
-    fs = FaultyFileSystem()
     fs.fail("list_names", errno.EIO, match="leases")
     with pytest.raises(StorageError, match="input/output error"):
-        observe(replace(planned, paths=planned.paths.using(fs)), clock).look()
+        observer.look()
 
 
 def edit(path: Path, **changes: object) -> None:
     path.write_text(json.dumps({**json.loads(path.read_bytes()), **changes}))
 
 
-@pytest.mark.parametrize("shards", [[1], 7, {"a": 1}, [{"cloned_bytes": "x"}]])
-def test_a_done_record_that_was_edited_counts_no_bytes(planned: OpenedRun, shards: object) -> None:
+def test_a_done_record_that_was_edited_counts_no_bytes(planned: OpenedRun) -> None:
     run_worker(planned.work_dir.root)
     whole = planned.paths.done(2).read_bytes()
-    edit(planned.paths.done(2), shards=shards)
-    observer = RunObserver(planned)
-    status = observer.look()
-    assert (status.done, status.video.batches_read) == (5, 4)
-    planned.paths.done(2).write_bytes(whole)
-    assert observer.look().video.batches_read == 5, "it is asked for again"
+    shards: tuple[object, ...] = ([1], 7, {"a": 1}, [{"cloned_bytes": "x"}])
+    for each in shards:
+        edit(planned.paths.done(2), shards=each)
+        observer = RunObserver(planned)
+        status = observer.look()
+        assert (status.done, status.video.batches_read) == (5, 4)
+        planned.paths.done(2).write_bytes(whole)
+        assert observer.look().video.batches_read == 5, "it is asked for again"
 
 
-@pytest.mark.parametrize("changes", [{"error": 7}, {"losses": "many"}, {"errors": None}])
-def test_a_failure_that_cannot_be_read_is_one_without_a_message(
-    planned: OpenedRun, worker_on: WorkerOn, changes: dict[str, object]
-) -> None:
+def test_an_unreadable_failure_has_no_message(planned: OpenedRun, worker_on: WorkerOn) -> None:
     lease = worker_on("far", max_attempts=1).claim(1)
     lease.fail(UnreadableSourceError("clip 7 is torn."))
-    edit(planned.paths.failed(1), **changes)
-    (failure,) = run_status(planned.work_dir.root).failures
-    assert (failure.batch_id, failure.message) == (1, "no message")
+    whole = planned.paths.failed(1).read_bytes()
+    for changes in ({"error": 7}, {"losses": "many"}, {"errors": None}):
+        planned.paths.failed(1).write_bytes(whole)
+        edit(planned.paths.failed(1), **changes)
+        (failure,) = run_status(planned.work_dir.root).failures
+        assert (failure.batch_id, failure.message) == (1, "no message"), changes
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"token": "another"}, {"token": {}}, {"frames": "x"}, {"seconds": None}, {"host": 1}],
-)
 def test_a_worker_record_that_was_edited_is_passed_over(
-    planned: OpenedRun, worker_on: WorkerOn, clock: Any, changes: dict[str, object]
+    planned: OpenedRun, worker_on: WorkerOn, clock: Any
 ) -> None:
     store = worker_on("far")
     WorkerReporter(planned.paths, store.worker, clock=clock).wait()
     path = planned.paths.worker(store.worker.token)
-    assert len(run_status(planned.work_dir.root).workers) == 1
-    edit(path, **changes)
-    assert run_status(planned.work_dir.root).workers == []
+    whole = path.read_bytes()
+    other: tuple[dict[str, object], ...] = (
+        *({"token": "another"}, {"token": {}}, {"frames": "x"}, {"seconds": None}, {"host": 1}),
+    )
+    for changes in other:
+        path.write_bytes(whole)
+        assert len(run_status(planned.work_dir.root).workers) == 1
+        edit(path, **changes)
+        assert run_status(planned.work_dir.root).workers == [], changes
 
 
 @pytest.mark.parametrize(
@@ -335,28 +296,22 @@ def test_a_worker_record_that_was_edited_is_passed_over(
      {"data_schema": 7}, {"findings": [{}]},
      {"num_batches": 10**15}, {"num_batches": 4}, {"num_batches": -1}],
 )  # fmt: skip
-def test_a_manifest_that_was_edited_is_a_sentence(
-    planned: OpenedRun, changes: dict[str, object]
-) -> None:
+def test_an_edited_manifest_is_a_sentence(planned: OpenedRun, changes: dict[str, object]) -> None:
     edit(planned.paths.manifest, **changes)
     with pytest.raises(WorkDirError, match=r"manifest\.json cannot be used") as caught:
         run_status(planned.work_dir.root)
     assert caught.value.next_step == ("Begin a new run with --restart.")
 
 
-@pytest.mark.parametrize("change", [{"shards": 7}, {"shards": [[9, 0, 0, 1, 1]]}])
-def test_a_batch_that_was_edited_is_a_sentence(
-    planned: OpenedRun, change: dict[str, object]
-) -> None:
+def test_an_edited_batch_and_a_record_nested_without_end_are_a_sentence(planned: OpenedRun) -> None:
     path = planned.paths.root / "batches.jsonl"
     first, rest = path.read_text().split("\n", 1)
-    edited = json.dumps({**json.loads(first), **change}, separators=(",", ":"))
-    path.write_text(edited.ljust(len(first)) + "\n" + rest)
-    with pytest.raises(WorkDirError, match=r"batches\.jsonl is damaged"):
-        run_status(planned.work_dir.root)
-
-
-def test_a_record_that_is_nested_without_end_is_a_sentence(planned: OpenedRun) -> None:
+    changes: tuple[dict[str, object], ...] = ({"shards": 7}, {"shards": [[9, 0, 0, 1, 1]]})
+    for change in changes:
+        edited = json.dumps({**json.loads(first), **change}, separators=(",", ":"))
+        path.write_text(edited.ljust(len(first)) + "\n" + rest)
+        with pytest.raises(WorkDirError, match=r"batches\.jsonl is damaged"):
+            run_status(planned.work_dir.root)
     planned.work_dir.current.write_text("[" * 100_000)
     with pytest.raises(WorkDirError, match="it is empty"):
         run_status(planned.work_dir.root)
@@ -376,3 +331,54 @@ def test_a_worker_of_this_host_that_died_without_a_word_is_counted(
     status = observer.look()
     assert [worker.token for worker in status.workers if worker.token == identity.token] == []
     assert status.ended_workers == 1
+
+
+Looks = list[tuple[float, dict[str, tuple[int, float, int, float]]]]
+STOPPED: Looks = [(1000.0 + n, {"a": (7000, 7000.0, 70, 10.0)}) for n in range(0, 130, 10)]
+LONG_AGO: Looks = [
+    (float(n), {"a": (1000 * min(n, 100), 0.0, 0, float(n))}) for n in range(0, 200, 10)
+]
+JOINED: Looks = [
+    (0.0, {"a": (0, 0.0, 0, 1.0)}),
+    (10.0, {"a": (0, 0.0, 0, 11.0), "b": (100, 0.0, 0, 0.5)}),
+]
+
+
+@pytest.mark.parametrize(
+    ("looks", "token", "rates"),
+    [
+        pytest.param([(1000.0, {"a": (500, 5000.0, 50, 10.0)})], "a", (50, 500, 5), id="own mean"),
+        pytest.param([(1000.0, {"a": (500, 5000.0, 50, 10.0)})], "b", (0, 0, 0), id="nobody"),
+        pytest.param(
+            [(1000.0, {"a": (500, 500.0, 50, 10.0)}), (1002.0, {"a": (900, 700.0, 50, 12.0)})],
+            *("a", (200, 100, 0)),
+            id="what moved meanwhile",
+        ),
+        pytest.param(STOPPED, "a", (0, 0, 0), id="a worker that stopped moving"),
+        pytest.param(LONG_AGO, "a", (0, 0, 0), id="moved before the last minute"),
+        pytest.param(JOINED, "b", (200, 0, 0), id="joined just now"),
+        pytest.param(
+            [*JOINED, (14.0, {"b": (500, 0.0, 0, 4.5)})], "b", (100, 0, 0), id="joined late"
+        ),
+    ],
+)
+def test_rates_are_of_the_last_minute(looks: Looks, token: str, rates: tuple[float, ...]) -> None:
+    window = RateWindow()
+    for now, seen in looks:
+        window.add(now, {worker: Progressed(*did) for worker, did in seen.items()})
+    assert window.rates(token) == rates
+
+
+@pytest.mark.parametrize(
+    ("left", "rate", "expected"), [(0, 0.0, 0.0), (10, 0.0, None), (10, 4, 2.5)]
+)
+def test_no_time_left_where_nothing_moves(left: int, rate: float, expected: float | None) -> None:
+    assert seconds_left(left, rate) == expected
+
+
+def test_a_status_needs_neither_datasets_nor_pages() -> None:
+    code = "import sys, leconvert.report.status; print('\\n'.join(sys.modules))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(ran.stdout.split())
+    assert "leconvert.report.status" in loaded
+    assert not loaded & {"leconvert.report.values", "leconvert.dataset.formats", "markupsafe"}

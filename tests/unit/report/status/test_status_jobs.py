@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -21,21 +21,10 @@ STATES = [
 ]
 
 
-class Scheduler:
-    """Answers with what it is told to, and keeps what it was asked."""
-
-    def __init__(self) -> None:
-        self.answer: list[ElementState] | None = STATES
-        self.asked: list[list[str]] = []
-
-    def __call__(self, job_ids: Iterable[str]) -> list[ElementState] | None:
-        self.asked.append(list(job_ids))
-        return self.answer
-
-
 @pytest.fixture
-def scheduler(monkeypatch: pytest.MonkeyPatch) -> Scheduler:
-    asked = Scheduler()
+def scheduler(monkeypatch: pytest.MonkeyPatch) -> Mock:
+    """Answers with what it is told to, and keeps what it was asked."""
+    asked = Mock(return_value=STATES)
     monkeypatch.setattr(status, "job_states", asked)
     return asked
 
@@ -46,7 +35,7 @@ def submit(run: OpenedRun, job_id: str, *, engine: str = "slurm", role: str = "w
 
 
 def test_elements_of_an_array_are_counted_by_state_and_one_says_why_it_waits(
-    planned: OpenedRun, scheduler: Scheduler
+    planned: OpenedRun, scheduler: Mock
 ) -> None:
     submit(planned, "12")
     submit(planned, "13", role="packer")
@@ -56,11 +45,11 @@ def test_elements_of_an_array_are_counted_by_state_and_one_says_why_it_waits(
     assert (array.states, array.reason) == ({"PENDING": 1, "RUNNING": 2}, "Resources")
     assert (packer.role, packer.states, packer.reason) == ("packer", {"PENDING": 1}, "Dependency")
     assert (forgotten.states, forgotten.reason) == ({}, None)
-    assert scheduler.asked == [["12", "13", "14"]]
+    assert [list(job_ids) for (job_ids,), _ in scheduler.call_args_list] == [["12", "13", "14"]]
 
 
 def test_a_scheduler_is_asked_at_most_every_ten_seconds(
-    planned: OpenedRun, clock: Any, scheduler: Scheduler
+    planned: OpenedRun, clock: Any, scheduler: Mock
 ) -> None:
     submit(planned, "12")
     observer = RunObserver(planned, clock=clock)
@@ -70,18 +59,18 @@ def test_a_scheduler_is_asked_at_most_every_ten_seconds(
         ([], 0.1, {}),
         (None, 10.0, None),  # it does not answer
     ):
-        scheduler.answer = answer
+        scheduler.return_value = answer
         clock.seconds += later
         (job,) = observer.look().jobs
         assert (job.states, job.reason is None) == (told, not told)
-    assert len(scheduler.asked) == 3
+    assert scheduler.call_count == 3
 
 
 def test_no_scheduler_is_asked_for_nothing_nor_for_jobs_of_other_engines(
-    planned: OpenedRun, scheduler: Scheduler
+    planned: OpenedRun, scheduler: Mock
 ) -> None:
     assert RunObserver(planned).look().jobs == []
     submit(planned, "raysubmit_7", engine="ray")
     (job,) = RunObserver(planned).look().jobs
     assert (job.engine, job.job_id, job.states) == ("ray", "raysubmit_7", None)
-    assert scheduler.asked == []
+    assert not scheduler.called

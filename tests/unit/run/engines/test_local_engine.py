@@ -40,55 +40,43 @@ sys.exit(main(["work", *arguments]))
 """
 
 
-def mortal_engine(folder: Path, workers: int, deaths: int) -> LocalEngine:
+def mortal_engine(folder: Path, deaths: int) -> LocalEngine:
     (folder / "marks").mkdir()
     (folder / "mortal.py").write_text(_MORTAL)
     program = (sys.executable, folder / "mortal.py", folder / "marks", str(deaths))
-    return LocalEngine(workers, program=program)
+    return LocalEngine(2, program=program)
+
+
+EACH = LayoutOptions(episodes_per_batch=1)
 
 
 def test_a_worker_that_crashes_does_not_end_the_run(
     small_source: Path, small_result: Path, tmp_path: Path
 ) -> None:
-    engine = mortal_engine(tmp_path, workers=2, deaths=1)
+    engine, out, work = mortal_engine(tmp_path, deaths=1), tmp_path / "out", tmp_path / "work"
+    workers = WorkerOptions(engine=engine)
     convert(
-        small_source,
-        output=tmp_path / "out",
-        work_dir=tmp_path / "work",
-        workers=WorkerOptions(engine=engine),
-        layout=LayoutOptions(episodes_per_batch=1),
-        keep_work_dir=True,
+        small_source, output=out, work_dir=work, workers=workers, layout=EACH, keep_work_dir=True
     )
-    assert digest_of(tmp_path / "out") == digest_of(small_result)
+    assert digest_of(out) == digest_of(small_result)
     # The other one was asked to end if it had not yet seen that nothing is left: no failure.
     (failure,) = engine.failures()
     assert re.fullmatch(r"worker \d+ was killed by signal 9: about to die", failure)
     # One batch was claimed twice: by the worker that died, and by the one that took over.
-    run = open_run(tmp_path / "work")
+    run = open_run(work)
     log = LeaseLogFiles(run.paths)
     claims = sorted(log.newest_claim(batch_id) for batch_id in range(run.manifest.num_batches))
     assert claims == [1, 1, 1, 1, 2]
 
 
-def test_when_all_workers_crash_the_run_says_how_and_goes_on_later(
-    small_source: Path, tmp_path: Path
-) -> None:
-    engine = mortal_engine(tmp_path, workers=2, deaths=2)
+def test_when_all_workers_crash_the_run_goes_on_later(small_source: Path, tmp_path: Path) -> None:
+    crashing = WorkerOptions(engine=mortal_engine(tmp_path, deaths=2))
     with pytest.raises(IncompleteError) as failed:
-        convert(
-            small_source,
-            output=tmp_path / "out",
-            workers=WorkerOptions(engine=engine),
-            layout=LayoutOptions(episodes_per_batch=1),
-        )
+        convert(small_source, output=tmp_path / "out", workers=crashing, layout=EACH)
     killed = [line for line in failed.value.details if "was killed by signal 9" in line]
     assert len(killed) == 2
-    again = convert(
-        small_source,
-        output=tmp_path / "out",
-        workers=WorkerOptions(max_workers=1),
-        layout=LayoutOptions(episodes_per_batch=1),
-    )
+    one = WorkerOptions(max_workers=1)
+    again = convert(small_source, output=tmp_path / "out", workers=one, layout=EACH)
     assert again.episodes == 5
 
 
@@ -98,9 +86,6 @@ def test_what_cannot_be_started_is_an_error(planned: OpenedRun) -> None:
         engine.start(2, [str(planned.work_dir.root)], planned.paths)
     assert failed.value.exit_code == 18
     assert engine.running() == 0
-
-
-def test_senseless_engines_are_refused() -> None:
     with pytest.raises(UsageError, match="workers must be at least 1, not 0"):
         LocalEngine(0)
     with pytest.raises(UsageError, match="Give the command that starts a worker"):
@@ -119,19 +104,13 @@ def test_the_library_starts_as_many_as_it_is_told(
         start(engine, 1, *rest)  # type: ignore[arg-type]  # one does the work, too
 
     monkeypatch.setattr(LocalEngine, "start", noted)
-    report = convert(
-        small_source,
-        output=tmp_path / "out",
-        workers=WorkerOptions(engine=LocalEngine(), num_workers="auto"),
-        layout=LayoutOptions(episodes_per_batch=1),
-    )
+    workers = WorkerOptions(engine=LocalEngine(), num_workers="auto")
+    report = convert(small_source, output=tmp_path / "out", workers=workers, layout=EACH)
     assert started == [2]
     assert report.batches == 5
 
 
-def test_a_second_run_with_an_engine_knows_nothing_of_the_first(
-    planned: OpenedRun, tmp_path: Path
-) -> None:
+def test_a_second_run_knows_nothing_of_the_first(planned: OpenedRun, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     engine = LocalEngine(1, program=("sh", "-c", f"test -e {mark} || {{ touch {mark}; exit 3; }}"))
     pause = threading.Event()

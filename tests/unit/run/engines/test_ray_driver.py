@@ -94,33 +94,25 @@ def drive(tmp_path: Path, clock: TurnedClock) -> Any:
     return make
 
 
-def test_every_node_gets_its_share_and_a_node_that_joins_too(drive: Any) -> None:
+def test_every_node_gets_its_share_and_without_a_limit_losses_are_replaced(drive: Any) -> None:
     two = drive("ab", 100, 2)
     assert (two.fresh(), two.look("abc"), two.look(), two.running) == ("abab", "cc", "", 6)
+    anywhere = drive("a", 3, None)
+    assert (anywhere.fresh(), anywhere.look("b")) == ("***", "")
+    assert (anywhere.look(w1=LOST), anywhere.look(after=2.0)) == ("", "*")
 
 
-def test_the_workers_of_a_lost_node_start_where_there_is_room_though_they_never_answer(
-    drive: Any,
-) -> None:
+def test_workers_of_a_lost_node_start_elsewhere_whether_it_is_heard_of_or_not(drive: Any) -> None:
     lossy = drive("abc", 4, 2)
     assert lossy.fresh() == "abca"
     assert lossy.look("ac") == "c"
     assert lossy.cluster.cancelled == [1]
     assert lossy.look(w1=NOTHING_LEFT) == ""  # too late: nobody waits for it any more
     assert lossy.running == 4
-
-
-def test_a_loss_that_is_heard_before_the_node_s_end_waits_and_moves(drive: Any) -> None:
     lossy = drive("a", 1, 1)
     assert (lossy.fresh(), lossy.look(w0=LOST), lossy.running) == ("a", "", 1)
     assert lossy.look("b") == "b"
     assert (lossy.cluster.cancelled, lossy.driver.failures()) == ([], [])
-
-
-def test_without_a_limit_a_node_ray_decides_and_losses_are_replaced(drive: Any) -> None:
-    anywhere = drive("a", 3, None)
-    assert (anywhere.fresh(), anywhere.look("b")) == ("***", "")
-    assert (anywhere.look(w1=LOST), anywhere.look(after=2.0)) == ("", "*")
 
 
 def test_a_worker_that_finds_nothing_left_ends_the_search_for_more(drive: Any) -> None:
@@ -146,7 +138,7 @@ def test_a_worker_that_handed_back_is_not_replaced(drive: Any, code: int) -> Non
     assert shrinking.running == 0
 
 
-def test_a_worker_that_fails_is_started_again_twice_with_growing_pauses(
+def test_a_worker_that_fails_is_started_twice_with_growing_pauses(
     drive: Any, tmp_path: Path
 ) -> None:
     failing = drive("a", 1, 1)
@@ -165,32 +157,18 @@ def test_a_worker_that_fails_is_started_again_twice_with_growing_pauses(
     ]
 
 
-def test_a_slot_that_was_given_up_leaves_its_worker_to_another_node(drive: Any) -> None:
+def test_a_slot_that_was_given_up_leaves_its_worker_and_long_good_work_counts(drive: Any) -> None:
     failing = drive("a", 1, 1)
     for worker in ("w0", "w1", "w2"):
         failing.look(after=60.0, **{worker: Outcome(None, "host", "it cannot be started")})
         failing.look(after=60.0)
     assert failing.fresh() == ""
     assert failing.look("ab") == "b"
-
-
-def test_a_failure_after_long_good_work_counts_as_the_first(drive: Any) -> None:
     failing = drive("a", 1, 1)
     for number in range(5):
         failing.look(after=700.0, **{f"w{number}": FAILED})
         assert failing.look(after=6.0) == "a"
     assert failing.running == 1
-
-
-def test_what_became_of_the_workers_is_told(drive: Any) -> None:
-    ending = drive("ab", 2, 1)
-    ending.cluster.outcomes = {
-        0: Outcome(None, "host-a", "leconvert is not installed on host-a"),
-        1: NOTHING_LEFT,
-    }
-    ending.driver.run(ending.stop)
-    failures = ["leconvert is not installed on host-a"]
-    assert ending.told == [{"event": "state", "running": 0, "failures": failures}]
 
 
 def test_a_cluster_without_a_node_is_waited_for_but_not_for_ever(drive: Any) -> None:
@@ -212,11 +190,19 @@ def test_a_cluster_without_a_node_is_waited_for_but_not_for_ever(drive: Any) -> 
     ]
 
 
-def test_an_end_cancels_all_workers_and_waits_until_they_handed_back(drive: Any) -> None:
+def test_an_end_cancels_all_workers_and_what_became_of_them_is_told(drive: Any) -> None:
     ending = drive("ab", 2, 1)
     ending.cluster.outcomes = {0: Outcome(130, "host-a"), 1: Outcome(130, "host-b")}
     ending.driver.end()
     assert (ending.cluster.cancelled, ending.cluster.outcomes) == ([0, 1], {})
+    ending = drive("ab", 2, 1)
+    ending.cluster.outcomes = {
+        0: Outcome(None, "host-a", "leconvert is not installed on host-a"),
+        1: NOTHING_LEFT,
+    }
+    ending.driver.run(ending.stop)
+    failures = ["leconvert is not installed on host-a"]
+    assert ending.told == [{"event": "state", "running": 0, "failures": failures}]
 
 
 def test_an_order_is_the_same_again_after_its_way_through_a_pipe(tmp_path: Path) -> None:

@@ -63,7 +63,9 @@ def test_what_a_driver_says_last_is_remembered(make_driver: MakeDriver, tmp_path
     assert (tmp_path / "tries").read_text() == "x"
 
 
-def test_a_refusal_is_the_driver_s_error(make_driver: MakeDriver) -> None:
+def test_a_refusal_or_an_early_death_is_the_drivers_error(
+    make_driver: MakeDriver, tmp_path: Path
+) -> None:
     driver = make_driver(
         'tell(event="refused", message="There is no Ray cluster.", path=None, details=["why"], '
         'next_step="Start one.")\n'
@@ -72,38 +74,37 @@ def test_a_refusal_is_the_driver_s_error(make_driver: MakeDriver) -> None:
         driver.begin()
     assert (refused.value.next_step, refused.value.details) == ("Start one.", ("why",))
     assert driver.running() == 0
-
-
-def test_a_driver_that_dies_before_it_begins_is_an_error_with_its_last_words(
-    make_driver: MakeDriver, tmp_path: Path
-) -> None:
-    driver = make_driver("sys.exit('a bug of Ray')")
+    (tmp_path / "ray-1-driver.log").unlink(missing_ok=True)
     with pytest.raises(EngineError, match="The Ray driver ended: a bug of Ray"):
-        driver.begin()
+        make_driver("sys.exit('a bug of Ray')").begin()
     assert (tmp_path / "ray-1-driver.log").read_text() == "a bug of Ray\n"
 
 
-def test_a_driver_that_dies_is_followed_by_another(make_driver: MakeDriver, tmp_path: Path) -> None:
-    driver = make_driver(
-        _BEGUN + "if number == 1: sys.exit('its head is gone')\ntell(event='ended')\n"
-    )
+@pytest.mark.parametrize(
+    ("second", "tries", "last"),
+    [
+        ('tell(event="ended")', "xx", "1 of 4 ended: its head is gone"),
+        (
+            'tell(event="refused", message="Nobody listens.", path=None, details=[], '
+            "next_step=None)",
+            "xxxx",
+            "4 of 4 ended: Nobody listens.",
+        ),
+    ],
+    ids=["begins", "stays away"],
+)
+def test_a_driver_that_dies_is_followed_by_another_until_its_cluster_stays_away(
+    make_driver: MakeDriver, tmp_path: Path, second: str, tries: str, last: str
+) -> None:
+    driver = make_driver(f"{_BEGUN}if number == 1: sys.exit('its head is gone')\n{second}\n")
     driver.begin()
     ended(driver)
-    assert (tmp_path / "tries").read_text() == "xx"
-    assert driver.failures() == ["Ray driver 1 of 4 ended: its head is gone"]
+    assert (tmp_path / "tries").read_text() == tries
     assert driver.running() == 0
-
-
-def test_a_cluster_that_stays_away_is_given_up(make_driver: MakeDriver, tmp_path: Path) -> None:
-    driver = make_driver(
-        _BEGUN + "if number == 1: sys.exit('its head is gone')\n"
-        'tell(event="refused", message="Nobody listens.", path=None, details=[], next_step=None)\n'
-    )
-    driver.begin()
-    ended(driver)
-    assert (tmp_path / "tries").read_text() == "xxxx"
-    assert driver.running() == 0
-    assert driver.failures()[-1] == "Ray driver 4 of 4 ended: Nobody listens."
+    first, *_ = failures = driver.failures()
+    assert first == "Ray driver 1 of 4 ended: its head is gone"
+    assert failures[-1] == f"Ray driver {last}"
+    assert len(failures) == (1 if tries == "xx" else 4)
 
 
 def test_a_driver_that_hangs_is_replaced_and_never_waited_for(
@@ -136,7 +137,7 @@ def test_a_stop_lets_the_driver_end_by_itself(make_driver: MakeDriver, tmp_path:
     assert (tmp_path / "tries").read_text() == "x"
 
 
-def test_a_stop_does_not_wait_for_a_driver_that_does_not_end(
+def test_neither_a_driver_that_does_not_end_nor_a_cluster_that_does_not_answer_is_waited_for(
     make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("leconvert.run.engines.ray._GRACE_SECONDS", 0.2)
@@ -145,11 +146,6 @@ def test_a_stop_does_not_wait_for_a_driver_that_does_not_end(
     driver.stop()
     ended(driver)
     assert (driver.running(), driver.failures()) == (0, [])
-
-
-def test_a_cluster_that_does_not_answer_is_not_waited_for(
-    make_driver: MakeDriver, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr("leconvert.run.engines.ray._SECONDS_TO_START", 0.2)
     driver = make_driver("sys.stdin.read()")
     with pytest.raises(EngineError, match="at auto did not answer within 0 s"):
@@ -158,7 +154,7 @@ def test_a_cluster_that_does_not_answer_is_not_waited_for(
     driver.stop()
 
 
-def test_a_second_run_with_an_engine_knows_nothing_of_the_first(
+def test_a_second_run_knows_nothing_of_the_first(
     planned: OpenedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Ended:

@@ -10,30 +10,38 @@ import sys
 import threading
 from pathlib import Path
 
+import pytest
+
 from leconvert.run.engines.ray import work_on_this_node
 
 HOST = socket.gethostname()
 
 
-def test_a_worker_s_output_and_code_come_back(tmp_path: Path) -> None:
+def test_output_and_code_come_back_and_a_missing_work_dir_is_named(tmp_path: Path) -> None:
     log = tmp_path / "1.log"
     program = "import sys; print(sys.argv[1:], flush=True); sys.exit(11)"
     said = work_on_this_node(["-S", "-c", program], ["work", "WORK"], str(log), 1.0)
     assert said == (HOST, 11, "")
     assert log.read_text() == f"['{os.getpid()}', 'work', 'WORK']\n"
+    said = work_on_this_node(["-c", ""], [], str(tmp_path / "logs" / "1.log"), 1.0)
+    why = f"{HOST} cannot write to {tmp_path / 'logs'}: No such file or directory"
+    assert said == (HOST, None, why)
 
 
-def test_a_work_dir_that_is_not_there_is_named(tmp_path: Path) -> None:
-    log = tmp_path / "logs" / "1.log"
-    said = work_on_this_node(["-c", ""], [], str(log), 1.0)
-    assert said == (HOST, None, f"{HOST} cannot write to {log.parent}: No such file or directory")
-
-
-def interrupted_once_there(
-    tmp_path: Path, program: str, grace_seconds: float
-) -> tuple[str, int | None, str]:
+@pytest.mark.parametrize(
+    ("answer", "grace_seconds", "code"),
+    [("lambda *_: sys.exit(130)", 30.0, 130), ("signal.SIG_IGN", 0.0, -9)],
+    ids=["in time", "not in time"],
+)
+def test_a_cancelled_task_lets_its_worker_hand_back_in_time(
+    tmp_path: Path, answer: str, grace_seconds: float, code: int
+) -> None:
     """Run a worker that is interrupted as Ray does it, as soon as it says that it is there."""
     there, log = tmp_path / "there", tmp_path / "1.log"
+    program = (
+        f"import pathlib, signal, sys\nsignal.signal(signal.SIGTERM, {answer})\n"
+        f"pathlib.Path({str(there)!r}).touch()\nwhile True: signal.pause()\n"
+    )
 
     def interrupt() -> None:
         pause = threading.Event()
@@ -45,26 +53,11 @@ def interrupted_once_there(
     ray = threading.Thread(target=interrupt)
     try:
         ray.start()
-        head = f"import pathlib, signal, sys\nthere = pathlib.Path({str(there)!r})\n"
-        return work_on_this_node(["-S", "-c", head + program], [], str(log), grace_seconds)
+        said = work_on_this_node(["-S", "-c", program], [], str(log), grace_seconds)
     finally:
         ray.join()
         signal.signal(signal.SIGINT, before)
-
-
-def test_a_cancelled_task_lets_its_worker_hand_back(tmp_path: Path) -> None:
-    program = (
-        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))\n"
-        "there.touch()\nwhile True: signal.pause()\n"
-    )
-    assert interrupted_once_there(tmp_path, program, 30.0) == (HOST, 130, "")
-
-
-def test_a_worker_that_does_not_hand_back_in_time_is_killed(tmp_path: Path) -> None:
-    program = (
-        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nthere.touch()\nwhile True: signal.pause()\n"
-    )
-    assert interrupted_once_there(tmp_path, program, 0.0) == (HOST, -9, "")
+    assert said == (HOST, code, "")
 
 
 def test_a_worker_is_asked_to_stop_when_its_parent_dies(tmp_path: Path) -> None:

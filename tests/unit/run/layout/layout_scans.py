@@ -37,8 +37,8 @@ def stream_of(
     return of_whole_files(name, files, frames=zeros, roll_bytes=sizes, group=group)
 
 
-def source_of(lengths: Sequence[int], *streams: StreamScan, fps: str = "30") -> SourceScan:
-    """A source of episodes of so many frames."""
+def source_of(lengths: Sequence[int], *streams: StreamScan) -> SourceScan:
+    """A source of episodes of so many frames, 30 a second."""
     length = np.array(lengths, dtype=np.int64)
     index = np.arange(len(length))
-    return SourceScan((), Fraction(fps), index, length, streams, b"", ())
+    return SourceScan((), Fraction(30), index, length, streams, b"", ())

@@ -44,19 +44,11 @@ def test_the_most_expensive_come_first_by_bytes_and_by_episodes() -> None:
     assert [batch.batch_id for batch in batches] == list(range(9))
     assert all(batch.frames == FRAMES and batch.shards[0].whole for batch in batches)
     assert [batch.source_bytes // MEBIBYTE for batch in batches] == [
-        30,
-        300,
-        100,
-        60,
-        5,
-        2,
-        24,
-        14,
-        1,
+        *(30, 300, 100, 60, 5, 2, 24, 14, 1)
     ]
 
 
-def test_neighbours_share_a_batch_of_at_most_16_mebibytes_where_there_is_little() -> None:
+def test_neighbours_share_16_mebibytes_or_a_64th_of_all_but_at_most_256() -> None:
     scan = stream("videos/top", *[3.75] * 9)  # a cost of 4 each
     batches = cut_batches([scan], [files(scan)], None)
     assert [[place[1] for place in places(batch)] for batch in batches] == [
@@ -64,21 +56,15 @@ def test_neighbours_share_a_batch_of_at_most_16_mebibytes_where_there_is_little(
     ]  # fmt: skip
     assert [batch.frames for batch in batches] == [40, 40, 10]
     assert batches[1].source_bytes == 15 * MEBIBYTE
-
-
-def test_neighbours_share_a_64th_of_all_where_there_is_more() -> None:
     scan = stream("videos/top", *[9.75] * 128)  # 1,280 in all
     batches = cut_batches([scan], [files(scan)], None)
     assert [len(batch.shards) for batch in batches] == [2] * 64
-
-
-def test_nobody_shares_more_than_256_mebibytes() -> None:
     scan = stream("videos/top", *[127.75] * 256)  # 32,768 in all, a 64th is 512
     batches = cut_batches([scan], [files(scan)], None)
     assert [len(batch.shards) for batch in batches] == [2] * 128
 
 
-def test_episodes_of_a_batch_are_slices_of_all_streams() -> None:
+def test_episodes_of_a_batch_are_slices_of_all_streams_and_one_stream_is_enough() -> None:
     data, top = stream("data", 1, 2, 4, 8, 16), stream("videos/top", 32, 64, 128, 256, 512)
     layouts = [files(data, 0, 3, 5), files(top, 0, 4, 5)]
     batches = cut_batches([data, top], layouts, 2)
@@ -90,9 +76,6 @@ def test_episodes_of_a_batch_are_slices_of_all_streams() -> None:
         [("data", 0, 2, 3, False), ("data", 1, 3, 4, False), ("videos/top", 0, 2, 4, False)],
         [("data", 0, 0, 2, False), ("videos/top", 0, 0, 2, False)],
     ]
-
-
-def test_one_stream_is_enough_and_none_is_no_work() -> None:
     data = stream("data", 1, 1, 1)
     assert [batch.frames for batch in cut_batches([data], [files(data, 0, 3)], 2)] == [20, 10]
     assert [batch.frames for batch in cut_batches([data], [files(data, 0, 3)], 1)] == [10, 10, 10]

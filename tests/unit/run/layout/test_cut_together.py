@@ -33,9 +33,17 @@ def light(lengths: Sequence[int], name: str = "data") -> StreamScan:
     return stream_of(name, [0] * len(lengths))
 
 
-def test_one_file_holds_everything_where_nothing_forbids_it() -> None:
+def test_one_file_holds_all_until_the_stream_that_is_first_at_its_limit_ends_it() -> None:
     lengths = [100] * 9
     assert cut(lengths, light(lengths), light(lengths, "videos/a")) == [0, 9]
+    table, left, right = (
+        stream_of("data", [1, 1, 1, 1, 1, 1, 1, 1]),
+        stream_of("videos/left", [1, 1, 4, 1, 1, 1, 1, 1]),
+        stream_of("videos/right", [1, 1, 1, 1, 1, 4, 1, 1]),
+    )
+    assert cut([10] * 8, table, left, right, limit=6) == [0, 2, 4, 6, 8]
+    assert cut([10] * 8, table, left, right, limit=7) == [0, 3, 5, 8]
+    assert cut([10] * 8, table, left, right, limit=8) == [0, 4, 8]
 
 
 @pytest.mark.parametrize(
@@ -45,9 +53,7 @@ def test_one_file_holds_everything_where_nothing_forbids_it() -> None:
         (5, [0, 2, 3, 5, 6, 8]), (8, [*range(9)]), (99, [*range(9)]),
     ],
 )  # fmt: skip
-def test_frames_are_shared_out_evenly_over_the_files_that_are_wanted(
-    files: int, starts: list[int]
-) -> None:
+def test_frames_are_shared_out_evenly_over_the_wanted_files(files: int, starts: list[int]) -> None:
     lengths = [100] * 8
     assert cut(lengths, light(lengths), files=files) == starts
 
@@ -75,18 +81,9 @@ def test_a_cut_is_at_the_episode_nearest_to_the_share(
     assert cut(lengths, light(lengths), files=files) == starts
 
 
-def test_the_stream_that_is_first_at_its_limit_ends_the_file_of_all() -> None:
-    table, left, right = (
-        stream_of("data", [1, 1, 1, 1, 1, 1, 1, 1]),
-        stream_of("videos/left", [1, 1, 4, 1, 1, 1, 1, 1]),
-        stream_of("videos/right", [1, 1, 1, 1, 1, 4, 1, 1]),
-    )
-    assert cut([10] * 8, table, left, right, limit=6) == [0, 2, 4, 6, 8]
-    assert cut([10] * 8, table, left, right, limit=7) == [0, 3, 5, 8]
-    assert cut([10] * 8, table, left, right, limit=8) == [0, 4, 8]
-
-
-def test_limits_are_each_streams_own_and_reached_by_equality() -> None:
+def test_the_first_file_ends_at_its_limit_and_limits_are_each_streams_own() -> None:
+    assert cut([10, 10], stream_of("data", [1, 1]), limit=2) == [0, 1, 2]
+    assert cut([10] * 4, stream_of("data", [1] * 4), limit=2) == [0, 1, 2, 3, 4]
     table, video = stream_of("data", [1] * 6), stream_of("videos/a", [2] * 6)
     lengths = np.array([10] * 6)
 
@@ -101,14 +98,6 @@ def test_limits_are_each_streams_own_and_reached_by_equality() -> None:
     assert starts(BIG, 6) == [0, 2, 4, 6]
     assert starts(BIG, 6 + 1 / MEBIBYTE) == [0, 3, 6]
     assert starts(BIG, 1) == [*range(7)], "an episode beyond the limit has a file of its own"
-
-
-def test_the_first_file_ends_at_its_limit_as_the_others_do() -> None:
-    assert cut([10, 10], stream_of("data", [1, 1]), limit=2) == [0, 1, 2]
-    assert cut([10] * 4, stream_of("data", [1] * 4), limit=2) == [0, 1, 2, 3, 4]
-
-
-def test_every_stream_has_a_limit() -> None:
     with pytest.raises(ValueError, match="zip"):
         roll_together(
             [light([1]), light([1], "videos/a")], [1.0], np.array([1]), Fraction(30), min_files=1
@@ -127,21 +116,15 @@ def test_files_end_where_a_decoder_changes_and_more_go_to_the_longer_run() -> No
     assert cut(lengths, left, right, files=11) == [*range(11)]
 
 
-def test_of_runs_with_equally_large_files_the_first_is_cut_first() -> None:
+def test_of_runs_that_with_the_largest_files_is_cut_first_and_an_episode_alone_is_not() -> None:
     scan = stream_of("videos/a", [0] * 8, groups=[0, 0, 0, 0, 1, 1, 1, 1])
     assert cut([10] * 8, scan, files=3) == [0, 2, 4, 8]
     assert cut([10] * 8, scan, files=4) == [0, 2, 4, 6, 8]
-
-
-def test_of_runs_that_need_several_files_that_with_the_largest_files_gets_more() -> None:
     # Two files of 200 frames each, which a limit asks for, and one of 300: the third is cut.
     sizes, groups = [1, 1, 1, 1, 0, 0, 0], [0, 0, 0, 0, 1, 1, 1]
     video = stream_of("videos/a", sizes, groups=groups)
     assert cut([100] * 7, video, limit=3) == [0, 2, 4, 7]
     assert cut([100] * 7, video, limit=3, files=4) == [0, 2, 4, 5, 7]
-
-
-def test_an_episode_alone_in_its_run_asks_for_no_more_files() -> None:
     scan = stream_of("videos/a", [0] * 4, groups=[0, 1, 1, 1])
     assert cut([9000, 10, 10, 10], scan, files=3) == [0, 1, 2, 4]
     assert cut([9000, 10, 10, 10], scan, files=4) == [0, 1, 2, 3, 4]
@@ -218,11 +201,15 @@ STUBBORN_LENGTHS = [place * 9108 % 16403 + 300 for place in range(15)]
 STUBBORN_SIZES = [place * 7 % 41 for place in range(15)]
 
 
-def test_shares_are_made_anew_a_few_times_where_reach_goes_on_forcing_cuts() -> None:
+def test_shares_are_made_anew_a_few_times_and_without_a_camera_no_frame_is_out_of_reach() -> None:
     video = stream_of("videos/a", STUBBORN_SIZES)
     starts = cut(STUBBORN_LENGTHS, video, limit=100, fps="10")
     # Five if each were filled; reach forces seven, of seven eight, and so on: ten is let be.
     assert starts == [0, 3, 5, 6, 7, 8, 9, 10, 13, 14, 15]
+    table = stream_of("data", STUBBORN_SIZES)
+    assert cut(STUBBORN_LENGTHS, table, limit=100, fps="10") == [0, 5, 10, 15]
+    video = stream_of("videos/a", [0] * 15)
+    assert cut(STUBBORN_LENGTHS, video, fps="10") == [0, 3, 5, 15]
 
 
 @pytest.mark.parametrize(("many", "files"), [(6, 7), (7, 8), (8, 9), (9, 10), (10, 10)])
@@ -234,14 +221,7 @@ def test_among_many_files_one_small_rest_is_let_be(
     assert len(cut(STUBBORN_LENGTHS, video, limit=100, fps="10")) - 1 == files
 
 
-def test_without_a_camera_no_frame_is_looked_up_and_none_is_out_of_reach() -> None:
-    table = stream_of("data", STUBBORN_SIZES)
-    assert cut(STUBBORN_LENGTHS, table, limit=100, fps="10") == [0, 5, 10, 15]
-    video = stream_of("videos/a", [0] * 15)
-    assert cut(STUBBORN_LENGTHS, video, fps="10") == [0, 3, 5, 15]
-
-
-def test_what_is_in_doubt_is_asked_once_a_file_in_windows_that_double(
+def test_doubts_are_asked_once_a_file_in_windows_that_double(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     asked: list[tuple[int, int]] = []

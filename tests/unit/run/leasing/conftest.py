@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from lease_fakes import FakeClock, MakeStore
+from lease_fakes import MakeStore, TurnedClock
 
 from leconvert.run.leasing import LeaseStore, WorkerIdentity
 from leconvert.workdir.fs import LOCAL, FileSystem
-from leconvert.workdir.records import RunPaths, WorkDir
+from leconvert.workdir.records import RunPaths
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> RunPaths:
-    paths = WorkDir(tmp_path / "work").run("r1")
-    paths.ensure()
-    return paths
-
-
-@pytest.fixture
-def make_store(run: RunPaths, clock: FakeClock) -> MakeStore:
+def make_store(run: RunPaths, clock: TurnedClock) -> MakeStore:
     def make(name: str, *, fs: FileSystem = LOCAL, max_attempts: int = 3) -> LeaseStore:
         return LeaseStore(
             run.using(fs),

@@ -1,25 +1,16 @@
-"""A clock that the test turns, and what every test does with leases."""
+"""What every test does with leases."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from tests.unit.conftest import TurnedClock
+
 from leconvert.run.leasing import Lease, LeaseStore
 
+__all__ = ["MakeStore", "TurnedClock", "claim", "taken_over"]
+
 MakeStore = Callable[..., LeaseStore]
-
-
-class FakeClock:
-    """A monotonic clock that moves when told."""
-
-    def __init__(self) -> None:
-        self.seconds = 1000.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-    def advance(self, seconds: float) -> None:
-        self.seconds += seconds
 
 
 def claim(store: LeaseStore, batch_id: int = 7) -> Lease:
@@ -28,7 +19,7 @@ def claim(store: LeaseStore, batch_id: int = 7) -> Lease:
     return lease
 
 
-def taken_over(store: LeaseStore, clock: FakeClock) -> Lease:
+def taken_over(store: LeaseStore, clock: TurnedClock) -> Lease:
     """Let another worker wait in vain for the holder of batch 7."""
     assert store.claim(7) is None
     clock.advance(60)

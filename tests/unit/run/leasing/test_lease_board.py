@@ -6,7 +6,7 @@ import errno
 from typing import Any
 
 import pytest
-from lease_fakes import FakeClock, MakeStore
+from lease_fakes import MakeStore, TurnedClock
 from tests.faults.faulty_files import FaultyFileSystem
 
 from leconvert.run.leasing import BatchState, BatchStatus, Board, Lease, void_done
@@ -82,7 +82,7 @@ def test_meeting_workers_waste_few_claims(make_store: MakeStore) -> None:
 
 
 def test_an_idle_worker_watches_and_takes_over_what_expires(
-    make_store: MakeStore, clock: FakeClock
+    make_store: MakeStore, clock: TurnedClock
 ) -> None:
     held = Board(make_store("a"), 1).next_lease()
     assert held is not None
@@ -117,7 +117,7 @@ def test_an_idle_worker_whose_find_was_taken_goes_on_to_the_next(make_store: Mak
 
 
 def test_an_idle_worker_notices_the_end_of_the_run_soon(
-    make_store: MakeStore, clock: FakeClock
+    make_store: MakeStore, clock: TurnedClock
 ) -> None:
     held = Board(make_store("a"), 1).next_lease()
     board = Board(make_store("b"), 1)
@@ -129,7 +129,9 @@ def test_an_idle_worker_notices_the_end_of_the_run_soon(
     assert board.all_settled()
 
 
-def test_an_idle_worker_takes_what_was_handed_back(make_store: MakeStore, clock: FakeClock) -> None:
+def test_an_idle_worker_takes_what_was_handed_back(
+    make_store: MakeStore, clock: TurnedClock
+) -> None:
     held = Board(make_store("a"), 1).next_lease()
     board = Board(make_store("b"), 1)
     assert board.next_lease() is None
@@ -165,7 +167,7 @@ def test_a_failed_batch_does_not_keep_the_others_from_being_done(make_store: Mak
     assert (counts.pending, counts.leased, counts.done, counts.failed) == (0, 0, 4, 1)
 
 
-def test_a_late_done_cures_a_failed_batch(make_store: MakeStore, clock: FakeClock) -> None:
+def test_a_late_done_cures_a_failed_batch(make_store: MakeStore, clock: TurnedClock) -> None:
     zombie = Board(make_store("a", max_attempts=1), 1).next_lease()
     board = Board(make_store("b", max_attempts=1), 1)
     while (lease := board.next_lease()) is None:
@@ -301,7 +303,7 @@ def test_the_counts_tell_the_pending_from_the_leased(make_store: MakeStore) -> N
 
 
 def test_an_idle_worker_looks_half_as_often_each_time_and_at_last_every_two_seconds(
-    make_store: MakeStore, clock: FakeClock
+    make_store: MakeStore, clock: TurnedClock
 ) -> None:
     Board(make_store("a"), 1).next_lease()
     board = Board(make_store("b"), 1)
@@ -315,7 +317,7 @@ def test_an_idle_worker_looks_half_as_often_each_time_and_at_last_every_two_seco
 
 @pytest.mark.parametrize(("seconds", "pause"), [(0.25, 5.0), (0.5, 10.0), (2.0, 15.0)])
 def test_a_look_that_takes_long_is_repeated_after_twenty_times_that_or_a_quarter_lease(
-    make_store: MakeStore, clock: FakeClock, seconds: float, pause: float
+    make_store: MakeStore, clock: TurnedClock, seconds: float, pause: float
 ) -> None:
     Board(make_store("a"), 1).next_lease()
     fs = FaultyFileSystem()
@@ -327,7 +329,7 @@ def test_a_look_that_takes_long_is_repeated_after_twenty_times_that_or_a_quarter
     assert board.wait_hint() == pytest.approx(pause)
 
 
-def test_status_tells_every_field_of_a_batch(make_store: MakeStore, clock: FakeClock) -> None:
+def test_status_tells_every_field_of_a_batch(make_store: MakeStore, clock: TurnedClock) -> None:
     store = make_store("node7", max_attempts=9)
     finish(store.claim(0))
     failed, handed, spoilt = (

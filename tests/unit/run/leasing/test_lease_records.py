@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from lease_fakes import FakeClock, MakeStore, claim, taken_over
+from lease_fakes import MakeStore, TurnedClock, claim, taken_over
 from tests.faults.faulty_files import CrashError, FaultyFileSystem
 
 from leconvert.run.leasing import (
@@ -203,7 +203,7 @@ def test_a_lease_that_ended_writes_nothing_more(make_store: MakeStore, end: str)
 
 
 def test_a_loser_that_was_told_so_writes_nothing_more(
-    make_store: MakeStore, clock: FakeClock
+    make_store: MakeStore, clock: TurnedClock
 ) -> None:
     fs = FaultyFileSystem()
     lease, b = claim(make_store("a", fs=fs)), make_store("b")
@@ -241,7 +241,7 @@ def test_publishing_again_what_was_won_unknowingly_changes_nothing(
 
 
 def test_tidying_up_never_raises_whatever_the_disk_does(
-    make_store: MakeStore, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+    make_store: MakeStore, clock: TurnedClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fs = FaultyFileSystem()
     lease, b = claim(make_store("a", fs=fs)), make_store("b")
@@ -268,7 +268,7 @@ def test_tidying_up_never_raises_whatever_the_disk_does(
 
 
 def test_a_lost_lease_says_where_to_look_and_what_to_do(
-    make_store: MakeStore, clock: FakeClock, run: RunPaths, tmp_path: Path
+    make_store: MakeStore, clock: TurnedClock, run: RunPaths, tmp_path: Path
 ) -> None:
     lease, b = claim(make_store("a")), make_store("b")
     taken_over(b, clock)
@@ -347,7 +347,7 @@ def test_of_those_that_set_a_batch_aside_one_is_told_that_it_did(run: RunPaths) 
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_crash_while_a_lease_ends_leaves_its_batch_open_or_set_aside(
-    make_store: MakeStore, clock: FakeClock, run: RunPaths, fails: bool
+    make_store: MakeStore, clock: TurnedClock, run: RunPaths, fails: bool
 ) -> None:
     for point in range(100):
         store = make_store(f"a{point}", fs=FaultyFileSystem(point), max_attempts=1)

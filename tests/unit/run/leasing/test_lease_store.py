@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from lease_fakes import FakeClock, MakeStore, claim, taken_over
+from lease_fakes import MakeStore, TurnedClock, claim, taken_over
 from tests.faults.faulty_files import CrashError, FaultyFileSystem
 
 from leconvert.run.leasing import (
@@ -72,7 +72,7 @@ def test_a_claim_goes_on_when_a_file_has_no_room_for_more_names(make_store: Make
 
 
 def test_a_heartbeat_keeps_the_lease_and_silence_loses_it(
-    make_store: MakeStore, clock: FakeClock
+    make_store: MakeStore, clock: TurnedClock
 ) -> None:
     a, b = make_store("a"), make_store("b")
     lease = claim(a)
@@ -86,7 +86,7 @@ def test_a_heartbeat_keeps_the_lease_and_silence_loses_it(
         lease.heartbeat()
 
 
-def test_only_the_observers_own_time_counts(make_store: MakeStore, clock: FakeClock) -> None:
+def test_only_the_observers_own_time_counts(make_store: MakeStore, clock: TurnedClock) -> None:
     claim(make_store("a"))
     clock.advance(1e6)
     late = make_store("b")
@@ -96,7 +96,7 @@ def test_only_the_observers_own_time_counts(make_store: MakeStore, clock: FakeCl
 
 
 def test_an_observer_frozen_between_its_clock_and_the_file_sees_no_silence(
-    make_store: MakeStore, clock: FakeClock
+    make_store: MakeStore, clock: TurnedClock
 ) -> None:
     fs = FaultyFileSystem()
     lease = claim(make_store("a"))
@@ -110,7 +110,7 @@ def test_an_observer_frozen_between_its_clock_and_the_file_sees_no_silence(
 
 
 def test_a_zombie_that_publishes_after_its_lease_expired_can_win_but_only_once(
-    make_store: MakeStore, clock: FakeClock, run: RunPaths
+    make_store: MakeStore, clock: TurnedClock, run: RunPaths
 ) -> None:
     a, b = make_store("a"), make_store("b")
     zombie = claim(a)
@@ -126,7 +126,7 @@ def test_a_zombie_that_publishes_after_its_lease_expired_can_win_but_only_once(
 
 
 def test_a_worker_that_lost_its_lease_cannot_replace_its_successors_result(
-    make_store: MakeStore, clock: FakeClock, run: RunPaths
+    make_store: MakeStore, clock: TurnedClock, run: RunPaths
 ) -> None:
     a, b = make_store("a"), make_store("b")
     zombie = claim(a)
@@ -139,7 +139,7 @@ def test_a_worker_that_lost_its_lease_cannot_replace_its_successors_result(
 
 
 def test_publishing_in_the_middle_of_another_publish_has_one_winner(
-    make_store: MakeStore, clock: FakeClock, run: RunPaths
+    make_store: MakeStore, clock: TurnedClock, run: RunPaths
 ) -> None:
     fs = FaultyFileSystem()
     a, b = make_store("a", fs=fs), make_store("b")
@@ -193,7 +193,7 @@ def test_the_record_is_on_the_disk_before_it_has_its_name(
 
 
 def test_a_crash_at_any_point_of_a_batch_leaves_it_done_or_open(
-    make_store: MakeStore, clock: FakeClock, run: RunPaths
+    make_store: MakeStore, clock: TurnedClock, run: RunPaths
 ) -> None:
     for point in range(200):
         batch_id = point
@@ -297,7 +297,7 @@ def test_a_torn_done_record_can_be_voided(make_store: MakeStore, run: RunPaths) 
 
 
 def test_a_loser_whose_winner_was_voided_meanwhile_publishes_after_all(
-    make_store: MakeStore, clock: FakeClock, run: RunPaths
+    make_store: MakeStore, clock: TurnedClock, run: RunPaths
 ) -> None:
     fs = FaultyFileSystem()
     a, b = make_store("a", fs=fs), make_store("b")
@@ -338,7 +338,7 @@ def test_a_publisher_that_finds_a_torn_done_has_lost_and_keeps_its_attempt(
 @pytest.mark.parametrize("operation", ["list_names", "read_bytes"])
 @pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE])
 def test_a_disk_that_fails_while_the_winner_is_looked_up_is_not_the_batchs_fault(
-    make_store: MakeStore, clock: FakeClock, run: RunPaths, operation: str, code: int
+    make_store: MakeStore, clock: TurnedClock, run: RunPaths, operation: str, code: int
 ) -> None:
     fs = FaultyFileSystem()
     a, b = make_store("a", fs=fs), make_store("b")
@@ -411,7 +411,7 @@ def test_an_end_on_a_disk_that_fails_is_told_with_its_path(
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EIO, errno.ESTALE])
 def test_a_claim_that_cannot_be_read_is_taken_over_when_it_is_silent(
-    make_store: MakeStore, clock: FakeClock, code: int
+    make_store: MakeStore, clock: TurnedClock, code: int
 ) -> None:
     """The name alone is the claim; who holds it is a hint, and for people."""
     claim(make_store("a"))
@@ -436,7 +436,7 @@ def test_a_claim_on_a_disk_that_fails_is_told(make_store: MakeStore, run: RunPat
 
 @pytest.mark.parametrize("raw", [b"", b"{", b'{"format": "leconvert/lease-end", "version": 9}'])
 def test_an_end_that_cannot_be_read_is_no_end(
-    make_store: MakeStore, clock: FakeClock, run: RunPaths, raw: bytes
+    make_store: MakeStore, clock: TurnedClock, run: RunPaths, raw: bytes
 ) -> None:
     claim(make_store("a"))
     run.lease_end(7, 1).write_bytes(raw)
@@ -445,7 +445,7 @@ def test_an_end_that_cannot_be_read_is_no_end(
 
 
 def test_a_claim_file_emptied_by_a_power_loss_still_counts_as_a_claim(
-    make_store: MakeStore, clock: FakeClock, run: RunPaths
+    make_store: MakeStore, clock: TurnedClock, run: RunPaths
 ) -> None:
     run.lease_dir(7).mkdir()
     run.lease(7, 1).write_bytes(b"")
@@ -454,7 +454,7 @@ def test_a_claim_file_emptied_by_a_power_loss_still_counts_as_a_claim(
 
 
 def test_a_holder_that_died_on_this_host_is_replaced_at_once(
-    run: RunPaths, make_store: MakeStore, clock: FakeClock
+    run: RunPaths, make_store: MakeStore, clock: TurnedClock
 ) -> None:
     claim(make_store("a"))
     asked: list[Any] = []
@@ -497,7 +497,7 @@ def test_an_abandoned_attempt_is_removed_only_if_it_cannot_have_won(make_store: 
 class Beats:
     """Lets a keeper beat so many times, moving the clock before each."""
 
-    def __init__(self, clock: FakeClock, times: int, between: Any = None) -> None:
+    def __init__(self, clock: TurnedClock, times: int, between: Any = None) -> None:
         self._clock, self._times, self._between = clock, times, between
         self.waits: list[float] = []
         self.over = threading.Event()
@@ -513,7 +513,7 @@ class Beats:
         return False
 
 
-def test_the_keeper_beats_four_times_a_lease(make_store: MakeStore, clock: FakeClock) -> None:
+def test_the_keeper_beats_four_times_a_lease(make_store: MakeStore, clock: TurnedClock) -> None:
     lease = claim(make_store("a"))
     watcher = make_store("b")
     beats = Beats(clock, 8)
@@ -525,7 +525,7 @@ def test_the_keeper_beats_four_times_a_lease(make_store: MakeStore, clock: FakeC
     assert watcher.claim(7) is None
 
 
-def test_the_keeper_notices_a_takeover(make_store: MakeStore, clock: FakeClock) -> None:
+def test_the_keeper_notices_a_takeover(make_store: MakeStore, clock: TurnedClock) -> None:
     lease = claim(make_store("a"))
     watcher = make_store("b")
     watcher.claim(7)
@@ -570,7 +570,7 @@ def test_a_claim_costs_one_link_and_forces_nothing_to_the_disk(
 
 @pytest.mark.parametrize("set_aside", [False, True])
 def test_a_settled_batch_is_not_claimed_however_silent_its_last_worker_is(
-    make_store: MakeStore, clock: FakeClock, run: RunPaths, set_aside: bool
+    make_store: MakeStore, clock: TurnedClock, run: RunPaths, set_aside: bool
 ) -> None:
     lease = claim(make_store("a"))
     if set_aside:
@@ -618,7 +618,7 @@ def test_nothing_is_observed_of_a_batch_that_nobody_holds(make_store: MakeStore)
 
 @pytest.mark.parametrize("errors", [0, 2])
 def test_a_batch_that_is_set_aside_for_losses_says_how_often_and_the_last_error(
-    make_store: MakeStore, clock: FakeClock, run: RunPaths, errors: int
+    make_store: MakeStore, clock: TurnedClock, run: RunPaths, errors: int
 ) -> None:
     for number in range(errors):
         assert claim(make_store("a")).fail(LeconvertError(f"error {number}."), f"at {number}") is (
@@ -644,7 +644,7 @@ def test_a_batch_that_is_set_aside_for_losses_says_how_often_and_the_last_error(
 @pytest.mark.parametrize("before", [0, 3])
 @pytest.mark.parametrize(("failures", "lost"), [(3, False), (4, True)])
 def test_the_keeper_gives_up_at_the_first_beat_that_fails_a_lease_after_the_last_good_one(
-    make_store: MakeStore, clock: FakeClock, before: int, failures: int, lost: bool
+    make_store: MakeStore, clock: TurnedClock, before: int, failures: int, lost: bool
 ) -> None:
     fs = FaultyFileSystem()
     lease = claim(make_store("a", fs=fs))
@@ -660,7 +660,7 @@ def test_the_keeper_gives_up_at_the_first_beat_that_fails_a_lease_after_the_last
 
 
 def test_the_keepers_thread_is_named_after_its_batch(
-    make_store: MakeStore, clock: FakeClock
+    make_store: MakeStore, clock: TurnedClock
 ) -> None:
     names: list[str] = []
     asked = threading.Event()

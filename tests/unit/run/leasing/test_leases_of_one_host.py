@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from lease_fakes import FakeClock, MakeStore, claim
+from lease_fakes import MakeStore, TurnedClock, claim
 from tests.faults.faulty_files import FaultyFileSystem
 
 from leconvert.run.leasing import read_done
@@ -43,7 +43,7 @@ def test_a_zombie_and_its_successor_publish_and_exactly_one_counts(
     run: RunPaths,
     make_store: MakeStore,
     make_fs: MakeFileSystem,
-    clock: FakeClock,
+    clock: TurnedClock,
     zombie_first: bool,
 ) -> None:
     stores = [make_store(name, fs=make_fs()) for name in ("zombie", "heir")]
@@ -60,7 +60,7 @@ def test_a_zombie_and_its_successor_publish_and_exactly_one_counts(
 
 
 def test_a_zombie_that_comes_back_in_the_middle_of_its_successors_publication_wins_alone(
-    run: RunPaths, make_store: MakeStore, make_fs: MakeFileSystem, clock: FakeClock
+    run: RunPaths, make_store: MakeStore, make_fs: MakeFileSystem, clock: TurnedClock
 ) -> None:
     meeting = make_fs()
     stores = make_store("zombie", fs=make_fs()), make_store("heir", fs=meeting)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -35,11 +36,9 @@ def test_a_whole_file_is_linked_and_copied_only_where_links_do_not_reach(
     shard = tmp_path / "shard"
     shard.write_bytes(b"rows")
 
-    def elsewhere(*_: object, **__: object) -> None:
-        raise OSError(errno.EXDEV, "Invalid cross-device link")
-
     if not links:
-        monkeypatch.setattr(os, "link", elsewhere)
+        elsewhere = OSError(errno.EXDEV, "Invalid cross-device link")
+        monkeypatch.setattr(os, "link", Mock(side_effect=elsewhere))
     assembly = Assembly(planned, tree)
     assembly.add_file(FILE, [(Shard(DATA_STREAM, 0, 0, 5, whole=True), str(shard))])
     assert assembly.counts == {"linked": int(links), "copied": int(not links), "joined": 0}

@@ -31,23 +31,10 @@ from leconvert.workdir.run import OpenedRun
 @pytest.fixture
 def worked(small_source: Path, tmp_path: Path) -> OpenedRun:
     """A run of two batches that are done, with statistics that workers computed."""
-    run = open_or_plan(
-        small_source,
-        tmp_path / "out",
-        tmp_path / "work",
-        Conversion(layout=LayoutOptions(episodes_per_batch=3), repairs=RepairOptions(retime=True)),
-    )
+    places = small_source, tmp_path / "out", tmp_path / "work"
+    run = open_or_plan(*places, Conversion(**OPTIONS))
     run_worker(run.work_dir.root)
     return run
-
-
-def edit_done(run: OpenedRun, batch_id: int, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change the record of a result: a program that is not this one wrote it."""
-    path = run.paths.done(batch_id)
-    record = json.loads(path.read_bytes())
-    change(record)
-    path.unlink()  # a name of the attempt's own record, too
-    path.write_text(json.dumps(record) + "\n")
 
 
 def attempt_of(run: OpenedRun, batch_id: int) -> Path:
@@ -58,29 +45,41 @@ def attempt_of(run: OpenedRun, batch_id: int) -> Path:
 Damage = Callable[[OpenedRun], object]
 
 
+OPTIONS: dict[str, Any] = {
+    "layout": LayoutOptions(episodes_per_batch=3),
+    "repairs": RepairOptions(retime=True),
+}
+
+
 def removed(pattern: str) -> Damage:
     return lambda run: next(attempt_of(run, 0).glob(pattern)).unlink()
 
 
 def edited(change: Callable[[dict[str, Any]], object]) -> Damage:
-    return lambda run: edit_done(run, 0, change)
+    """Change the record of a result: a program that is not this one wrote it."""
+
+    def damage(run: OpenedRun) -> None:
+        record = json.loads(run.paths.done(0).read_bytes())
+        change(record)
+        replace_done(run, json.dumps(record).encode() + b"\n")
+
+    return damage
 
 
-def forget_digest(record: dict[str, Any]) -> None:
-    record["shards"][-1]["clip_digests"].pop()
+def rewritten(pattern: str, change: Callable[[bytes], bytes]) -> Damage:
+    def damage(run: OpenedRun) -> None:
+        path = next(attempt_of(run, 0).glob(pattern))
+        path.write_bytes(change(path.read_bytes()))
+
+    return damage
 
 
-def truncate_video(run: OpenedRun) -> None:
-    path = next(attempt_of(run, 0).glob("videos*.mp4"))
-    path.write_bytes(path.read_bytes()[:-1])
+def replace_done(run: OpenedRun, content: bytes) -> None:
+    run.paths.done(0).unlink()  # a name of the attempt's own record, too
+    run.paths.done(0).write_bytes(content)
 
 
-def change_stats(run: OpenedRun) -> None:
-    path = next(attempt_of(run, 0).glob("*.stats.jsonl"))
-    path.write_bytes(path.read_bytes().replace(b"1", b"2", 1))
-
-
-def test_names_that_were_asked_for_too_early_are_found(
+def test_names_asked_for_too_early_are_found(
     worked: OpenedRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An NFS client goes on believing that there is no such name until the folder is opened."""
@@ -127,16 +126,20 @@ def test_a_size_that_the_client_remembers_from_an_earlier_look_does_not_count(
     assert pack_run(worked).joined > 0
 
 
-def test_a_damaged_result_opens_its_batch_again_and_the_next_worker_does_it_anew(
-    worked: OpenedRun,
-) -> None:
+def test_a_damaged_result_opens_its_batch_again_for_the_next_worker(worked: OpenedRun) -> None:
     damages: tuple[tuple[Damage, str], ...] = (
-        (truncate_video, " bytes instead of "),
+        (rewritten("videos*.mp4", lambda content: content[:-1]), " bytes instead of "),
         (removed("data*.parquet"), ".parquet does not exist"),
         (edited(lambda record: record["shards"].pop(0)), " bytes instead of None"),
-        (edited(forget_digest), "was recorded with another number of episodes"),
+        (
+            edited(lambda record: record["shards"][-1]["clip_digests"].pop()),
+            "was recorded with another number of episodes",
+        ),
         (removed("*.stats.jsonl"), ".stats.jsonl does not exist"),
-        (change_stats, ".stats.jsonl was changed after its worker wrote it"),
+        (
+            rewritten("*.stats.jsonl", lambda content: content.replace(b"1", b"2", 1)),
+            ".stats.jsonl was changed after its worker wrote it",
+        ),
     )
     for damage, said in damages:
         damage(worked)
@@ -149,11 +152,6 @@ def test_a_damaged_result_opens_its_batch_again_and_the_next_worker_does_it_anew
         assert list_batches(worked.paths.done_dir) == {1}
         assert run_worker(worked.work_dir.root).batches_done == 1
     assert pack_run(worked).verified == "structure"
-
-
-def replace_done(run: OpenedRun, content: bytes) -> None:
-    run.paths.done(0).unlink()  # a name of the attempt's own record, too
-    run.paths.done(0).write_bytes(content)
 
 
 def test_a_batch_whose_record_is_damaged_is_done_anew_by_the_commands_that_are_named(
@@ -173,12 +171,7 @@ def test_a_batch_whose_record_is_damaged_is_done_anew_by_the_commands_that_are_n
     # The claim that won is open, and its process, this one, is alive.
     assert main(["work", work, "--lease-seconds", "0.5"]) == 0
     assert main(["pack", work, "--verify", "bytes"]) == 0
-    leconvert.convert(
-        Path(worked.manifest.source),
-        output=tmp_path / "other",
-        layout=LayoutOptions(episodes_per_batch=3),
-        repairs=RepairOptions(retime=True),
-    )
+    leconvert.convert(worked.manifest.source, output=tmp_path / "other", **OPTIONS)
     assert digest_of(Path(worked.manifest.target)) == digest_of(tmp_path / "other")
 
 
@@ -232,7 +225,7 @@ def test_a_torn_record_of_a_failure_still_sets_its_batch_aside(
 def test_a_record_of_a_newer_version_is_left_to_that_version(
     worked: OpenedRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    edit_done(worked, 0, lambda record: record.update(version=99))
+    edited(lambda record: record.update(version=99))(worked)
     assert main(["pack", str(worked.work_dir.root)]) == 7
     assert "Use the version of leconvert that began this run" in capsys.readouterr().err
     assert list_batches(worked.paths.done_dir) == {0, 1}
@@ -245,10 +238,9 @@ def test_what_helps_a_batch_that_was_set_aside_is_said_with_it(tmp_path: Path) -
     edit_info(
         source, lambda info: info["features"].update(front={"dtype": "image", "shape": [8, 8, 3]})
     )
+    computed = RepairOptions(recompute_stats=True)
     with pytest.raises(BatchesFailedError) as caught:
-        leconvert.convert(
-            source, output=tmp_path / "out", repairs=RepairOptions(recompute_stats=True)
-        )
+        leconvert.convert(source, output=tmp_path / "out", repairs=computed)
     [detail] = caught.value.details
     assert detail.startswith("batch 0: The statistics of front in ")
     assert "episode_000000.parquet" in detail

@@ -17,28 +17,13 @@ from leconvert.model.repairs import RepairOptions, Repairs
 from leconvert.model.values import DATA_STREAM
 from leconvert.run.packer.assembly import write_meta
 from leconvert.support.errors import WorkDirError
-from leconvert.testing import (
-    DatasetSpec,
-    edit_info,
-    edit_lines,
-    edit_table,
-    make_dataset,
-    with_column,
-)
+from leconvert.testing import DatasetSpec, edit_info, edit_lines, edit_table, make_dataset
+from leconvert.testing import with_column as column
 from leconvert.workdir.run import OpenedRun
 
 
-def with_repairs(run: OpenedRun, repairs: Repairs) -> OpenedRun:
-    """The run as if it had been planned with these repairs."""
-    source = replace(run.manifest.sources[0], repairs=repairs)
-    return replace(run, manifest=replace(run.manifest, sources=[source]))
-
-
 def stats_of(dataset: Path) -> dict[str, dict[str, list[float]]]:
-    found: dict[str, dict[str, list[float]]] = json.loads(
-        (dataset / "meta/stats.json").read_bytes()
-    )
-    return found
+    return dict(json.loads((dataset / "meta/stats.json").read_bytes()))
 
 
 def test_statistics_count_once_where_rows_have_to_be_written_again(
@@ -81,19 +66,15 @@ def test_what_an_interrupted_step_to_v21_left_in_a_v20_dataset_is_not_used(
         edit_lines(source_copy, "episodes_stats", lambda lines: lines[0]["stats"].update(x=[0]))
     out = tmp_path / "out"
     leconvert.convert(source_copy, output=out)
-    assert stats_of(out).keys() == stats_of_features(source_copy)
+    info = json.loads((source_copy / "meta/info.json").read_bytes())
+    assert stats_of(out).keys() == info["features"].keys()
     assert leconvert.verify_pair(out, source_copy, depth="bytes").ok
 
 
-def stats_of_features(dataset: Path) -> set[str]:
-    return set(json.loads((dataset / "meta/info.json").read_bytes())["features"])
-
-
-def test_a_file_of_computed_statistics_that_is_torn_is_named(
-    planned: OpenedRun, tmp_path: Path
-) -> None:
-    repairs = Repairs(computed_stats=("action",))
-    run = with_repairs(planned, repairs)
+def test_a_torn_file_of_computed_statistics_is_named(planned: OpenedRun, tmp_path: Path) -> None:
+    (planned_source,) = planned.manifest.sources
+    source = replace(planned_source, repairs=Repairs(computed_stats=("action",)))
+    run = replace(planned, manifest=replace(planned.manifest, sources=[source]))
     torn = tmp_path / "torn.stats.jsonl"
     torn.write_text('{"episode_index": 0, "stats": {}}\n{"episode_ind')
     tree = tmp_path / "tree"
@@ -101,19 +82,16 @@ def test_a_file_of_computed_statistics_that_is_torn_is_named(
     with pytest.raises(WorkDirError, match="is damaged") as caught:
         write_meta(run, tree, {DATA_STREAM: [(0, torn)]})
     assert caught.value.path == str(torn)
-    assert caught.value.next_step == (
-        f"Run the command again with --restart; it begins a new run in {planned.work_dir.root}."
-    )
+    assert "--restart" in str(caught.value.next_step)
+    assert str(planned.work_dir.root) in str(caught.value.next_step)
     assert not (tree / "meta/info.json").exists()
 
 
-def test_a_column_that_is_not_declared_is_left_out_of_a_result_that_is_right(
-    tmp_path: Path,
-) -> None:
+def test_an_undeclared_column_is_left_out_of_a_right_result(tmp_path: Path) -> None:
     spec = DatasetSpec(episodes=3, frames=4, cameras=())
     source = make_dataset(tmp_path / "source", spec)
     for episode in range(3):
-        edit_table(source, episode, lambda table: with_column(table, "extra", pa.array([1] * 4)))
+        edit_table(source, episode, lambda table: column(table, "extra", pa.array([1] * 4)))
     # A table that is left out need not be readable.
     (source / "data/chunk-000/episode_000000.parquet").write_bytes(b"torn")
     out = tmp_path / "out"

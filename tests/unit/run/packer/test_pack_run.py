@@ -7,6 +7,7 @@ import threading
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from tests.plans import open_or_plan
@@ -67,9 +68,7 @@ def test_what_is_missing_is_told_even_where_the_new_tree_cannot_be_removed(
         def working(self) -> bool:
             return False
 
-    def fails(*_: object) -> None:
-        raise StorageError("the disk fails")
-
+    fails = Mock(side_effect=StorageError("the disk fails"))
     monkeypatch.setattr(packing, "remove_new_tree", fails)
     with pytest.raises(IncompleteError, match="2 of 5 batches are done"):
         pack_run(planned, watcher=Gone())
@@ -91,28 +90,34 @@ def test_a_packer_is_asked_to_stop_before_each_file(planned: OpenedRun) -> None:
     assert swap_has_begun(planned)
 
 
-def test_a_finished_run_says_the_same_again_and_touches_nothing(planned: OpenedRun) -> None:
+def test_a_finished_run_says_the_same_again_and_its_source_elsewhere_is_never_removed(
+    planned: OpenedRun, small_source: Path
+) -> None:
     run_worker(planned.work_dir.root)
     first = pack_run(planned)
     before = (Path(planned.manifest.target) / "meta/info.json").stat()
     assert pack_run(planned) == first
     assert (Path(planned.manifest.target) / "meta/info.json").stat() == before
     assert json.dumps(first.as_record())
+    with pytest.raises(UsageError, match="--delete-source works only if the result takes"):
+        pack_run(planned, ProofOptions(delete_source=True))
+    assert (small_source / "meta/info.json").is_file()
 
 
 # --- the source, when its removal is asked for afterwards -------------------------------------
 
 
-def test_a_source_that_was_not_replaced_is_never_removed(
-    planned: OpenedRun, small_source: Path
+@pytest.mark.parametrize(
+    ("verify", "delete_source", "depth"),
+    [
+        *((None, False, "structure"), (None, True, "bytes")),
+        *(("none", False, "none"), ("structure", True, "structure")),
+    ],
+)
+def test_a_source_that_is_to_be_removed_is_compared_to_the_byte_unless_told_otherwise(
+    verify: str | None, delete_source: bool, depth: str
 ) -> None:
-    run_worker(planned.work_dir.root)
-    pack_run(planned)
-    with pytest.raises(
-        UsageError, match="--delete-source works only if the result takes the place of its source"
-    ):
-        pack_run(planned, ProofOptions(delete_source=True))
-    assert (small_source / "meta/info.json").is_file()
+    assert ProofOptions(verify=verify, delete_source=delete_source).depth == depth
 
 
 def test_a_source_is_only_removed_when_this_very_process_has_compared_it_by_bytes(
@@ -135,6 +140,3 @@ def test_a_source_is_only_removed_when_this_very_process_has_compared_it_by_byte
     assert depths == ["bytes"]
     assert (report.kept, report.removed, report.verified) == (None, kept, "bytes")
     assert not kept.exists()
-
-
-# --- the proof ------------------------------------------------------------------------------------

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow.parquet as pq
+from tests.dataset_damage import Damage
+
 __all__ = [
-    "AV1",
-    "BYTES",
-    "DATA",
-    "EPISODES",
-    "HEVC",
-    "SPARE_DATA",
-    "SPARE_TOP",
-    "STRUCTURE",
-    "TOP",
-    "WRIST",
-    "Mutation",
-]
+    "AV1", "BYTES", "DATA", "EPISODES", "HEVC", "SPARE_DATA", "SPARE_TOP", "STRUCTURE", "TOP",
+    "WRIST", "Mutation", "break_page", "bytes_of", "chunk_of", "cut", "exchange",
+]  # fmt: skip
 
 STRUCTURE, BYTES = "structure", "bytes"
 
@@ -58,3 +53,48 @@ class Mutation:
     found: str = ""
     episode: int | None = None
     pair: str = "pair"
+
+
+@contextmanager
+def bytes_of(path: Path) -> Iterator[bytearray]:
+    """Give the content of a file, and write what became of it."""
+    content = bytearray(path.read_bytes())
+    yield content
+    path.write_bytes(content)
+
+
+def chunk_of(path: Path, column: str, row_group: int = 0) -> pq.ColumnChunkMetaData:
+    """Return where a column's values lie in a row group."""
+    with pq.ParquetFile(path) as file:
+        group = file.metadata.row_group(row_group)
+        chunks = [group.column(number) for number in range(group.num_columns)]
+    return next(chunk for chunk in chunks if chunk.path_in_schema.startswith(column))
+
+
+def break_page(path: Path, column: str) -> None:
+    """Overwrite the header of a column's first page, which then cannot be read."""
+    chunk = chunk_of(path, column)
+    begin = chunk.dictionary_page_offset or chunk.data_page_offset
+    with bytes_of(path) as content:
+        content[begin : begin + 8] = b"\xff" * 8
+
+
+def exchange(one: str, other: str) -> Damage:
+    """Let each of two files have the other's name."""
+
+    def damage(root: Path) -> None:
+        (root / one).rename(root / "kept")
+        (root / other).rename(root / one)
+        (root / "kept").rename(root / other)
+
+    return damage
+
+
+def cut(path: str, keep: Callable[[int], int]) -> Damage:
+    """Keep so many bytes of a file, by its size."""
+
+    def damage(root: Path) -> None:
+        content = (root / path).read_bytes()
+        (root / path).write_bytes(content[: keep(len(content))])
+
+    return damage

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 from mutation import BYTES, DATA, EPISODES, SPARE_DATA, SPARE_TOP, STRUCTURE, TOP, Mutation
-from tests.dataset_damage import edit_json, folder_instead, pipe_instead, remove
+from tests.dataset_damage import Damage, edit_json, folder_instead, pipe_instead, remove
 
 from leconvert.dataset.formats import v3
 from leconvert.model.repairs import NO_REPAIRS
@@ -16,8 +15,6 @@ __all__ = ["MUTATIONS"]
 
 _README, _MODALITY = "README.md", "meta/modality.json"
 _NO_FILE = "no such file"
-
-Damage = Callable[[Path], object]
 
 
 def _write(path: str, content: bytes = b"") -> Damage:
@@ -46,15 +43,12 @@ def _tell_of(**repairs: object) -> Damage:
     return damage
 
 
-def link_readme(root: Path) -> None:
-    """Let a link into the source stand for a file; the source lies beside the result."""
-    (root / _README).unlink()
-    (root / _README).symlink_to(root.parent / "source" / _README)
+def _link(path: str, to: str) -> Damage:
+    def damage(root: Path) -> None:
+        (root / path).unlink()
+        (root / path).symlink_to(to)
 
-
-def link_nowhere(root: Path) -> None:
-    (root / TOP).unlink()
-    (root / TOP).symlink_to("nowhere.mp4")
+    return damage
 
 
 MUTATIONS = [
@@ -100,8 +94,8 @@ MUTATIONS = [
              "file", "a file", "nothing"),
     Mutation("a folder stands where a video was", STRUCTURE, folder_instead(TOP), TOP, "file",
              "a file", "nothing"),
-    Mutation("a link to nothing stands where a video was", STRUCTURE, link_nowhere, TOP,
-             "readable MP4", "an index"),
+    Mutation("a link to nothing stands where a video was", STRUCTURE, _link(TOP, "nowhere.mp4"),
+             TOP, "readable MP4", "an index"),
     Mutation("a pipe stands where a video was", STRUCTURE, pipe_instead(TOP), TOP, "file",
              "a file", "a pipe, a socket or a device"),
     Mutation("a pipe stands where a file that came along was", STRUCTURE, pipe_instead(_README),
@@ -117,6 +111,7 @@ MUTATIONS = [
              "size in bytes", "3", "0"),
     Mutation("a folder stands where a file that came along was", STRUCTURE,
              folder_instead(_MODALITY), _MODALITY, "file", "a file", "a folder"),
-    Mutation("a link into the source stands for a file", STRUCTURE, link_readme, _README, "file",
-             "a file of its own", "a link into the source"),
+    Mutation("a link into the source stands for a file", STRUCTURE,
+             _link(_README, f"../source/{_README}"), _README, "file", "a file of its own",
+             "a link into the source"),
 ]  # fmt: skip

@@ -10,12 +10,16 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from mutation import BYTES, DATA, EPISODES, SPARE_TOP, STRUCTURE, TOP, Mutation
+from mutation import BYTES, DATA, EPISODES, SPARE_TOP, STRUCTURE, TOP, Mutation, break_page, cut
 from tests.dataset_damage import (
+    Change,
+    Damage,
     byte_order_mark,
     edit_feature,
     edit_info,
     edit_json,
+    edit_stat,
+    remove,
     rewrite,
     set_cells,
 )
@@ -25,9 +29,6 @@ __all__ = ["MUTATIONS"]
 _CAMERA = "videos/observation.images.top"
 _INFO, _STATS, _TASKS = "meta/info.json", "meta/stats.json", "meta/tasks.parquet"
 _FOLDER = "meta/episodes"
-
-Damage = Callable[[Path], object]
-Change = Callable[[pa.Table], pa.Table]
 
 
 def _cells(column: str, **cells: object) -> Damage:
@@ -59,31 +60,27 @@ def _taken(*rows: int) -> Damage:
 
 
 def _nearly(column: str, row: int) -> Damage:
-    """Change a float by as little as can be."""
+    """Change a float, or the first of a list, by as little as can be."""
 
     def change(table: pa.Table) -> pa.Table:
         value = table.column(column)[row].as_py()
-        return set_cells(column, **{f"r{row}": math.nextafter(value, 10)})(table)
+        first, *rest = value if isinstance(value, list) else [value]
+        near = math.nextafter(first, 10)
+        return set_cells(column, **{f"r{row}": [near, *rest] if rest else near})(table)
 
     return rewrite(EPISODES, change)
 
 
-def _stat_cell(column: str, row: int) -> Damage:
+def _cast(column: str, kind: pa.DataType) -> Change:
     def change(table: pa.Table) -> pa.Table:
-        values = table.column(column)[row].as_py()
-        values[0] = math.nextafter(values[0], 10)
-        return set_cells(column, **{f"r{row}": values})(table)
+        at = table.schema.get_field_index(column)
+        return table.set_column(at, column, table.column(at).cast(kind))
 
-    return rewrite(EPISODES, change)
+    return change
 
 
 def _stats(edit: Callable[[dict[str, Any]], object]) -> Damage:
     return edit_json(_STATS, edit)
-
-
-def other_mean(stats: dict[str, Any]) -> None:
-    mean = stats["action"]["mean"]
-    mean[1] = math.nextafter(mean[1], 10)
 
 
 def _tasks(change: Change) -> Damage:
@@ -98,40 +95,10 @@ def _info(edit: Callable[[dict[str, Any]], object]) -> Damage:
     return edit_json(_INFO, edit)
 
 
-def _as_decimal(table: pa.Table) -> pa.Table:
-    at = table.schema.get_field_index("task_index")
-    numbers = table.column(at).cast(pa.decimal128(22, 2))
-    return table.set_column(at, "task_index", numbers)
-
-
-def _remove(path: str) -> Damage:
-    return lambda root: (root / path).unlink()
-
-
 def rename_episodes(root: Path) -> None:
     """Move the table to the next file's name, and say so in its rows."""
     _cells("meta/episodes/file_index", **{f"r{row}": 1 for row in range(6)})(root)
     (root / EPISODES).rename(root / "meta/episodes/chunk-000/file-001.parquet")
-
-
-def cut_episodes(root: Path) -> None:
-    content = (root / EPISODES).read_bytes()
-    (root / EPISODES).write_bytes(content[:-9])
-
-
-def flip_stats_page(root: Path) -> None:
-    """Spoil a page of statistics so that it cannot be read."""
-    with pq.ParquetFile(root / EPISODES) as file:
-        group = file.metadata.row_group(0)
-        chunk = next(
-            group.column(at)
-            for at in range(group.num_columns)
-            if group.column(at).path_in_schema.startswith("stats/action/mean")
-        )
-    content = bytearray((root / EPISODES).read_bytes())
-    begin = chunk.dictionary_page_offset or chunk.data_page_offset
-    content[begin : begin + 8] = b"\xff" * 8
-    (root / EPISODES).write_bytes(content)
 
 
 def forget_episode_types(root: Path) -> None:
@@ -140,15 +107,6 @@ def forget_episode_types(root: Path) -> None:
     told["info"]["features"]["length"]["dtype"] = "int32"
     metadata = {"huggingface": json.dumps(told)}
     pq.write_table(table.replace_schema_metadata(metadata), root / EPISODES)
-
-
-def cast_length(table: pa.Table) -> pa.Table:
-    at = table.schema.get_field_index("length")
-    return table.set_column(at, "length", table.column(at).cast(pa.int32()))
-
-
-def add_column(table: pa.Table) -> pa.Table:
-    return table.append_column("mood", pa.array(["good"] * table.num_rows))
 
 
 MUTATIONS = [
@@ -205,7 +163,8 @@ MUTATIONS = [
     Mutation("a key of `episodes.jsonl` is dropped", STRUCTURE,
              rewrite(EPISODES, lambda table: table.drop_columns(["operator"])), _FOLDER,
              "operator", "ann", "None", episode=0),
-    Mutation("a column is added to the episodes", STRUCTURE, rewrite(EPISODES, add_column),
+    Mutation("a column is added to the episodes", STRUCTURE,
+             rewrite(EPISODES, lambda table: table.append_column("mood", pa.array(["good"] * 6))),
              _FOLDER, "mood", "None", "good", episode=0),
     # meta/episodes: the table.
     Mutation("two rows of the episodes are exchanged", STRUCTURE, _taken(0, 2, 1, 3, 4, 5),
@@ -217,8 +176,9 @@ MUTATIONS = [
     Mutation("a column that leads to files is dropped", STRUCTURE,
              rewrite(EPISODES, lambda table: table.drop_columns([f"{_CAMERA}/file_index"])),
              _FOLDER, f"column '{_CAMERA}/file_index'", "one such column", "none"),
-    Mutation("a column of the episodes is narrower", STRUCTURE, rewrite(EPISODES, cast_length),
-             _FOLDER, "column 'length'", "int64", "int32"),
+    Mutation("a column of the episodes is narrower", STRUCTURE,
+             rewrite(EPISODES, _cast("length", pa.int32())), _FOLDER, "column 'length'", "int64",
+             "int32"),
     Mutation("a place of an episode is missing", STRUCTURE, _cells("dataset_to_index", r4=None),
              _FOLDER, "column 'dataset_to_index'", "a value for each episode", "1 missing"),
     Mutation("the episodes tell `datasets` another type (`huggingface`)", STRUCTURE,
@@ -226,14 +186,15 @@ MUTATIONS = [
              "int32"),
     Mutation("the episodes are in a file of another number", STRUCTURE, rename_episodes, EPISODES,
              "file", "a file", "nothing"),
-    Mutation("the episodes lose their last bytes", STRUCTURE, cut_episodes, EPISODES,
-             "readable metadata", "its tables"),
-    Mutation("the episodes are gone", STRUCTURE, _remove(EPISODES), EPISODES,
+    Mutation("the episodes lose their last bytes", STRUCTURE, cut(EPISODES, lambda size: size - 9),
+             EPISODES, "readable metadata", "its tables"),
+    Mutation("the episodes are gone", STRUCTURE, remove(EPISODES), EPISODES,
              "readable metadata", "its tables", "does not exist"),
     # Statistics.
     Mutation("a statistic of an episode is the next float", BYTES,
-             _stat_cell("stats/action/mean", 3), _FOLDER, "stats/action/mean", episode=3),
-    Mutation("a page of the episodes' statistics cannot be read", BYTES, flip_stats_page, EPISODES,
+             _nearly("stats/action/mean", 3), _FOLDER, "stats/action/mean", episode=3),
+    Mutation("a page of the episodes' statistics cannot be read", BYTES,
+             lambda root: break_page(root / EPISODES, "stats/action/mean"), EPISODES,
              "readable metadata", "statistics"),
     Mutation("a count of an episode's frames is another", BYTES,
              _cells("stats/observation.images.top/count", r3=[2]), _FOLDER,
@@ -247,15 +208,16 @@ MUTATIONS = [
              rewrite(EPISODES, lambda table: table.append_column(
                  "stats/action/std", table.column("stats/action/std"))),
              EPISODES, "readable metadata", "its tables", "two columns have the same name"),
-    Mutation("a statistic of the dataset is the next float", BYTES, _stats(other_mean), _STATS,
-             "aggregate mean of 'action'"),
+    Mutation("a statistic of the dataset is the next float", BYTES,
+             edit_stat("action", "mean", lambda mean: [math.nextafter(mean[0], 10), *mean[1:]]),
+             _STATS, "aggregate mean of 'action'"),
     Mutation("the dataset lacks a statistic", BYTES,
              _stats(lambda stats: stats["action"].pop("std")), _STATS,
              "aggregate std of 'action'", found="None"),
     Mutation("the dataset lacks a feature's statistics", BYTES,
              _stats(lambda stats: stats.pop("action")), _STATS, "aggregate of 'action'",
              "statistics", "nothing"),
-    Mutation("the statistics are gone", STRUCTURE, _remove(_STATS), _STATS, "file", "a file",
+    Mutation("the statistics are gone", STRUCTURE, remove(_STATS), _STATS, "file", "a file",
              "nothing"),
     Mutation("the statistics of the dataset are no JSON", STRUCTURE,
              lambda root: (root / _STATS).write_text("{"), _STATS, "aggregate",
@@ -278,12 +240,13 @@ MUTATIONS = [
     Mutation("the texts of tasks are no pandas index", STRUCTURE,
              _tasks(lambda table: table.replace_schema_metadata(None)), _TASKS, "layout",
              "texts as pandas index"),
-    Mutation("tasks are numbered in another type", STRUCTURE, _tasks(_as_decimal), _TASKS,
+    Mutation("tasks are numbered in another type", STRUCTURE,
+             _tasks(_cast("task_index", pa.decimal128(22, 2))), _TASKS,
              "type of column 'task_index'", "int64", "decimal128(22, 2)"),
     Mutation("a column is added to the tasks", STRUCTURE,
              _tasks(lambda table: table.append_column("more", table.column("task"))), _TASKS,
              "columns", "['task', 'task_index']", "'more'"),
-    Mutation("the tasks are gone", STRUCTURE, _remove(_TASKS), _TASKS, "readable metadata",
+    Mutation("the tasks are gone", STRUCTURE, remove(_TASKS), _TASKS, "readable metadata",
              "its tables", "does not exist"),
     # info.json.
     Mutation("the total of episodes is another", STRUCTURE, edit_info(total_episodes=7), _INFO,

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from mutation import BYTES, DATA, SPARE_DATA, STRUCTURE, Mutation
+from mutation import BYTES, DATA, SPARE_DATA, STRUCTURE, Mutation, bytes_of, chunk_of, cut, exchange
+from tests.dataset_damage import Damage
 
 __all__ = ["MUTATIONS"]
 
-Damage = Callable[[Path], object]
 Groups = Sequence[pa.Table]
 
 
@@ -50,11 +50,6 @@ def _cell(column: str, row: int, change: Callable[[Any], Any]) -> Damage:
     return _regroup(edit)
 
 
-def one_ulp(values: list[float]) -> list[float]:
-    nearest = np.nextafter(np.float32(values[2]), np.float32(np.inf))
-    return [*values[:2], float(nearest), *values[3:]]
-
-
 def other_pixel(image: dict[str, Any]) -> dict[str, Any]:
     content = bytearray(image["bytes"])
     content[-20] ^= 1
@@ -80,98 +75,47 @@ def _retold(change: Callable[[dict[str, Any]], object]) -> Damage:
     return _each(edit)
 
 
-def swap_rows(groups: list[pa.Table]) -> Groups:
-    groups[1] = groups[1].take([0, 2, 1, 3])
-    return groups
-
-
 def move_row(groups: list[pa.Table]) -> Groups:
     """Let the second episode's last row be the third's first."""
     both = pa.concat_tables(groups[1:3])
     return [groups[0], both.slice(0, 3), both.slice(3), groups[3]]
 
 
-def _exchange_files(root: Path) -> None:
-    (root / DATA).rename(root / "kept")
-    (root / SPARE_DATA).rename(root / DATA)
-    (root / "kept").rename(root / SPARE_DATA)
-
-
 def flip_page_bit(root: Path) -> None:
     """Flip a bit of the compressed positions of the second episode."""
-    with pq.ParquetFile(root / DATA) as file:
-        group = file.metadata.row_group(1)
-        chunk = next(
-            group.column(number)
-            for number in range(group.num_columns)
-            if group.column(number).path_in_schema.startswith("action")
-        )
-    content = bytearray((root / DATA).read_bytes())
+    chunk = chunk_of(root / DATA, "action", 1)
     begin = chunk.dictionary_page_offset or chunk.data_page_offset
-    content[begin + chunk.total_compressed_size // 2] ^= 4
-    (root / DATA).write_bytes(content)
+    with bytes_of(root / DATA) as content:
+        content[begin + chunk.total_compressed_size // 2] ^= 4
 
 
 def spoil_text(root: Path) -> None:
     """Set a bit of a text that makes it no UTF-8: texts lie in the dictionary page as they are."""
-    with pq.ParquetFile(root / DATA) as file:
-        group = file.metadata.row_group(1)
-        names = [group.column(at).path_in_schema for at in range(group.num_columns)]
-        chunk = group.column(names.index("note"))
-    content = bytearray((root / DATA).read_bytes())
-    at = content.index(b"frame 0", chunk.dictionary_page_offset, chunk.data_page_offset)
-    # Snappy refers back to the first text for what others share: only the digits stand alone.
-    at = content.index(b"1", at, chunk.data_page_offset)
-    content[at] |= 128
-    (root / DATA).write_bytes(content)
+    chunk = chunk_of(root / DATA, "note", 1)
+    with bytes_of(root / DATA) as content:
+        at = content.index(b"frame 0", chunk.dictionary_page_offset, chunk.data_page_offset)
+        # Snappy refers back to the first text for what others share: the digits stand alone.
+        content[content.index(b"1", at, chunk.data_page_offset)] |= 128
 
 
 def flip_page_header_bit(root: Path) -> None:
     """Flip a bit of a page's header that Arrow does not look at: the values stay."""
-    with pq.ParquetFile(root / DATA) as file:
-        group = file.metadata.row_group(1)
-        names = [group.column(at).path_in_schema for at in range(group.num_columns)]
-        chunk = group.column(names.index("note"))
-    content = bytearray((root / DATA).read_bytes())
-    begin, stop = chunk.data_page_offset, chunk.data_page_offset + 80
-    # The header repeats the least and the greatest value, as texts.
-    at = content.index(b"frame 3", begin, stop)
-    content[at] ^= 1
-    (root / DATA).write_bytes(content)
+    begin = chunk_of(root / DATA, "note", 1).data_page_offset
+    with bytes_of(root / DATA) as content:
+        # The header repeats the least and the greatest value, as texts.
+        content[content.index(b"frame 3", begin, begin + 80)] ^= 1
     with pq.ParquetFile(root / DATA) as file:
         assert file.read_row_group(1).column("note").to_pylist()[3] == "frame 3"
 
 
 def flip_footer_maximum(root: Path) -> None:
     """Make the footer state a smaller greatest value than a row group's column has."""
-    with pq.ParquetFile(root / DATA) as file:
-        group = file.metadata.row_group(0)
-        number = file.schema_arrow.get_field_index("timestamp")
-        names = [group.column(at).path_in_schema for at in range(group.num_columns)]
-        greatest = np.float32(group.column(names.index("timestamp")).statistics.max)
-        assert number >= 0
-    content = (root / DATA).read_bytes()
-    footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
-    smaller = np.float32(greatest / 2)
-    changed = content[footer:].replace(greatest.tobytes(), smaller.tobytes())
-    assert changed != content[footer:]
-    (root / DATA).write_bytes(content[:footer] + changed)
-
-
-def _cut(keep: Callable[[int], int]) -> Damage:
-    def damage(root: Path) -> None:
-        content = (root / DATA).read_bytes()
-        (root / DATA).write_bytes(content[: keep(len(content))])
-
-    return damage
-
-
-def add_column(table: pa.Table) -> pa.Table:
-    return table.append_column("mood", pa.array([0] * table.num_rows))
-
-
-def reorder_columns(table: pa.Table) -> pa.Table:
-    return table.select([*table.column_names[1:], table.column_names[0]])
+    greatest = np.float32(chunk_of(root / DATA, "timestamp").statistics.max)
+    with bytes_of(root / DATA) as content:
+        footer = len(content) - 8 - int.from_bytes(content[-8:-4], "little")
+        changed = content[footer:].replace(greatest.tobytes(), np.float32(greatest / 2).tobytes())
+        assert changed != content[footer:]
+        content[footer:] = changed
 
 
 MUTATIONS = [
@@ -182,8 +126,9 @@ MUTATIONS = [
              "other bytes", episode=1),
     Mutation("an integer is another", BYTES, _cell("task_index", 2, lambda task: task + 1), DATA,
              "column 'task_index', row 2", episode=1),
-    Mutation("a float is the next one", BYTES, _cell("action", 1, one_ulp), DATA,
-             "column 'action', row 1", episode=1),
+    Mutation("a float is the next one", BYTES,
+             _cell("action", 1, lambda v: [np.nextafter(np.float32(v[0]), np.float32(9)), *v[1:]]),
+             DATA, "column 'action', row 1", episode=1),
     Mutation("a float is NaN", BYTES, _cell("timestamp", 3, lambda _: float("nan")), DATA,
              "column 'timestamp', row 3", "0.1", "nan", episode=1),
     Mutation("a zero has a sign", BYTES, _cell("timestamp", 0, lambda _: -0.0), DATA,
@@ -203,8 +148,9 @@ MUTATIONS = [
              _cell("observation.images.still", 1, other_pixel), DATA,
              "column 'observation.images.still', row 1", episode=1),
     # Rows.
-    Mutation("two rows of an episode are exchanged", BYTES, _regroup(swap_rows), DATA, "row 1",
-             episode=1),
+    Mutation("two rows of an episode are exchanged", BYTES,
+             _regroup(lambda groups: [groups[0], groups[1].take([0, 2, 1, 3]), *groups[2:]]),
+             DATA, "row 1", episode=1),
     Mutation("a row is dropped", STRUCTURE,
              _regroup(lambda groups: [groups[0], groups[1].slice(1), *groups[2:]]), DATA, "rows",
              "4", "3", episode=1),
@@ -224,7 +170,7 @@ MUTATIONS = [
     Mutation("a row group is there twice", STRUCTURE,
              _regroup(lambda groups: [*groups, groups[-1]]), DATA,
              "row groups (one for each episode)", "4", "5"),
-    Mutation("two data files are exchanged", STRUCTURE, _exchange_files, SPARE_DATA,
+    Mutation("two data files are exchanged", STRUCTURE, exchange(DATA, SPARE_DATA), SPARE_DATA,
              "row groups (one for each episode)", "2", "4"),
     # Columns.
     Mutation("a column of integers is narrower", STRUCTURE, _cast("frame_index", pa.int32()),
@@ -233,8 +179,11 @@ MUTATIONS = [
              "type of column 'timestamp'", "float", "double"),
     Mutation("a column is dropped", STRUCTURE, _each(lambda table: table.drop_columns(["note"])),
              DATA, "columns", "note"),
-    Mutation("a column is added", STRUCTURE, _each(add_column), DATA, "columns", found="mood"),
-    Mutation("columns are in another order", STRUCTURE, _each(reorder_columns), DATA, "columns"),
+    Mutation("a column is added", STRUCTURE,
+             _each(lambda table: table.append_column("mood", table["index"])), DATA, "columns",
+             found="mood"),
+    Mutation("columns are in another order", STRUCTURE,
+             _each(lambda table: table.select(table.column_names[::-1])), DATA, "columns"),
     Mutation("an image is not called one (`huggingface`)", STRUCTURE,
              _retold(lambda told: told.pop("observation.images.still")), DATA,
              "`huggingface` entry of column 'observation.images.still'", "Image", "None"),
@@ -244,10 +193,9 @@ MUTATIONS = [
     Mutation("the footer states a smaller maximum than a column has", BYTES, flip_footer_maximum,
              DATA, "least and greatest 'timestamp' by the footer", episode=0),
     # The file.
-    Mutation("a data file loses its last byte", STRUCTURE, _cut(lambda size: size - 1), DATA,
-             "readable parquet", "a footer"),
-    Mutation("a data file loses its second half", STRUCTURE, _cut(lambda size: size // 2), DATA,
-             "readable parquet", "a footer"),
-    Mutation("a data file is empty", STRUCTURE, _cut(lambda size: 0 * size), DATA,
-             "readable parquet", "a footer"),
+    *(Mutation(f"a data file {what}", STRUCTURE, cut(DATA, keep), DATA, "readable parquet",
+               "a footer")
+      for what, keep in (("loses its last byte", lambda size: size - 1),
+                         ("loses its second half", lambda size: size // 2),
+                         ("is empty", lambda _: 0))),
 ]  # fmt: skip

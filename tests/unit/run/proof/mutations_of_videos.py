@@ -7,7 +7,20 @@ from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
-from mutation import AV1, BYTES, HEVC, SPARE_TOP, STRUCTURE, TOP, WRIST, Mutation
+from mutation import (
+    AV1,
+    BYTES,
+    HEVC,
+    SPARE_TOP,
+    STRUCTURE,
+    TOP,
+    WRIST,
+    Mutation,
+    bytes_of,
+    cut,
+    exchange,
+)
+from tests.dataset_damage import Damage
 from tests.mp4_boxes import Box, changed, stbl_of
 
 from leconvert import media
@@ -18,14 +31,7 @@ __all__ = ["MUTATIONS"]
 _FPS = Fraction(30)
 _LENGTHS = (6, 4, 4, 1)  # of the episodes in the first file
 
-Damage = Callable[[Path], object]
 Edit = Callable[[Box], None]
-
-
-def _edit(path: Path, change: Callable[[bytearray], object]) -> None:
-    content = bytearray(path.read_bytes())
-    change(content)
-    path.write_bytes(content)
 
 
 def _boxes(change: Edit, path: str = TOP) -> Damage:
@@ -56,27 +62,20 @@ def _tables(change: Edit) -> Damage:
 def swap_contents(root: Path) -> None:
     """Exchange the bytes of two packets as far as both reach; sizes stay."""
     index = media.read_clip_index(root / TOP)
-    (one, other), size = index.offsets[4:6].tolist(), int(index.sizes[4:6].min())
-
-    def change(content: bytearray) -> None:
-        kept = content[one : one + size]
-        assert kept != content[other : other + size]
-        content[one : one + size] = content[other : other + size]
-        content[other : other + size] = kept
-
-    _edit(root / TOP, change)
+    size = int(index.sizes[4:6].min())
+    one, other = (slice(begin, begin + size) for begin in index.offsets[4:6].tolist())
+    with bytes_of(root / TOP) as content:
+        assert content[one] != content[other]
+        content[one], content[other] = content[other], content[one]
 
 
 def swap_neighbours(root: Path) -> None:
     """Exchange two packets that follow each other, and their sizes."""
     index = media.read_clip_index(root / TOP)
     begin, (one, other) = int(index.offsets[0]), index.sizes[:2].tolist()
-
-    def change(content: bytearray) -> None:
-        end = begin + one + other
+    end = begin + one + other
+    with bytes_of(root / TOP) as content:
         content[begin:end] = content[begin + one : end] + content[begin : begin + one]
-
-    _edit(root / TOP, change)
     _sizes(lambda sizes: sizes.__setitem__(slice(0, 2), [other, one]))(root)
 
 
@@ -91,40 +90,40 @@ def _sizes(change: Callable[[list[int]], object]) -> Damage:
     return _tables(edit)
 
 
-def swap_sizes(sizes: list[int]) -> None:
-    sizes[1], sizes[2] = sizes[2], sizes[1]
-
-
 def _table(kind: str, *rows: tuple[int, ...]) -> Damage:
     """Write a table anew."""
     body = b"".join(struct.pack(f">{len(row)}I", *row) for row in rows)
     return _tables(lambda stbl: stbl.replace(kind, struct.pack(">II", 0, len(rows)) + body))
 
 
-def late_frame(stbl: Box) -> None:
-    """Show one frame a tick later: its row of ctts is parted off."""
+def _offsets_of(stbl: Box) -> list[int]:
+    """Return how much later than decoded each frame is shown (`ctts`)."""
     payload = stbl.find("ctts").payload
-    count = struct.unpack_from(">I", payload, 4)[0]
-    rows = [struct.unpack_from(">II", payload, 8 + 8 * row) for row in range(count)]
-    offsets = [offset for number, offset in rows for _ in range(number)]
-    offsets[3] += 1
+    return [
+        offset for number, offset in struct.iter_unpack(">II", payload[8:]) for _ in range(number)
+    ]
+
+
+def _set_offsets(stbl: Box, offsets: list[int]) -> None:
     body = b"".join(struct.pack(">II", 1, offset) for offset in offsets)
     stbl.replace("ctts", struct.pack(">II", 0, len(offsets)) + body)
+
+
+def late_frame(stbl: Box) -> None:
+    """Show one frame a tick later: its row of ctts is parted off."""
+    offsets = _offsets_of(stbl)
+    offsets[3] += 1
+    _set_offsets(stbl, offsets)
 
 
 def late_decoding(stbl: Box) -> None:
     """Decode one frame a tick later and show it at its time all the same."""
-    frames = sum(_LENGTHS)
-    rows = [(3, 512), (1, 513), (1, 511), (frames - 5, 512)]
+    rows = [(3, 512), (1, 513), (1, 511), (sum(_LENGTHS) - 5, 512)]
     body = b"".join(struct.pack(">II", *row) for row in rows)
     stbl.replace("stts", struct.pack(">II", 0, len(rows)) + body)
-    payload = stbl.find("ctts").payload
-    count = struct.unpack_from(">I", payload, 4)[0]
-    pairs = [struct.unpack_from(">II", payload, 8 + 8 * row) for row in range(count)]
-    offsets = [offset for number, offset in pairs for _ in range(number)]
+    offsets = _offsets_of(stbl)
     offsets[4] -= 1  # the fourth duration delays the fifth frame
-    body = b"".join(struct.pack(">II", 1, offset) for offset in offsets)
-    stbl.replace("ctts", struct.pack(">II", 0, len(offsets)) + body)
+    _set_offsets(stbl, offsets)
 
 
 def _keyframes(*numbers: int) -> Damage:
@@ -143,19 +142,10 @@ def _join(*ranges: tuple[int, int]) -> Damage:
     return damage
 
 
-def exchange(one: str, other: str) -> Damage:
-    def damage(root: Path) -> None:
-        (root / one).rename(root / "kept")
-        (root / other).rename(root / one)
-        (root / "kept").rename(root / other)
-
-    return damage
-
-
 def flip_packet_bit(root: Path) -> None:
     index = media.read_clip_index(root / TOP)
-    at = int(index.offsets[7] + index.sizes[7]) - 2
-    _edit(root / TOP, lambda content: content.__setitem__(at, content[at] ^ 16))
+    with bytes_of(root / TOP) as content:
+        content[int(index.offsets[7] + index.sizes[7]) - 2] ^= 16
 
 
 def mark_padding(root: Path) -> None:
@@ -163,15 +153,16 @@ def mark_padding(root: Path) -> None:
     index = media.read_clip_index(root / TOP)
     ends = (index.offsets + index.sizes)[:-1]
     (gaps,) = (index.offsets[1:] > ends).nonzero()
-    at = int(ends[gaps[0]])
-    _edit(root / TOP, lambda content: content.__setitem__(at, 1))
+    with bytes_of(root / TOP) as content:
+        content[int(ends[gaps[0]])] = 1
 
 
 def mark_front(root: Path) -> None:
     """Write into the zeros between the header and the first episode."""
     at = int(media.read_clip_index(root / TOP).offsets[0]) - 1
-    assert (root / TOP).read_bytes()[at] == 0
-    _edit(root / TOP, lambda content: content.__setitem__(at, 1))
+    with bytes_of(root / TOP) as content:
+        assert content[at] == 0
+        content[at] = 1
 
 
 def _move_chunk(by: int) -> Damage:
@@ -215,14 +206,6 @@ def _append(tail: bytes) -> Damage:
     return lambda root: (root / TOP).write_bytes((root / TOP).read_bytes() + tail)
 
 
-def _cut(keep: Callable[[int], int]) -> Damage:
-    def damage(root: Path) -> None:
-        content = (root / TOP).read_bytes()
-        (root / TOP).write_bytes(content[: keep(len(content))])
-
-    return damage
-
-
 def co64(stbl: Box) -> None:
     """Write the places of the episodes as 64-bit numbers, which players read as well."""
     payload = stbl.find("stco").payload
@@ -240,8 +223,8 @@ MUTATIONS = [
              TOP, "coded bytes", episode=0),
     Mutation("two neighbouring packets are exchanged, with their sizes", STRUCTURE,
              swap_neighbours, TOP, "packet sizes", episode=0),
-    Mutation("the sizes of two packets are exchanged", STRUCTURE, _sizes(swap_sizes),
-             TOP, "packet sizes", episode=0),
+    Mutation("the sizes of two packets are exchanged", STRUCTURE,
+             _sizes(lambda sizes: sizes.insert(1, sizes.pop(2))), TOP, "packet sizes", episode=0),
     Mutation("a bit of a packet is flipped", BYTES, flip_packet_bit, TOP, "coded bytes",
              episode=1),
     Mutation("a frame amid the file is dropped", STRUCTURE, _join((0, 5), (6, 9)), TOP,
@@ -317,11 +300,11 @@ MUTATIONS = [
     Mutation("the track is of another kind (`hdlr`)", STRUCTURE,
              _number("moov/trak/mdia/hdlr", 8, 1), TOP, "readable MP4", "an index", "video track"),
     # The file.
-    Mutation("a video loses its last byte", STRUCTURE, _cut(lambda size: size - 1), TOP,
+    Mutation("a video loses its last byte", STRUCTURE, cut(TOP, lambda size: size - 1), TOP,
              "readable MP4", "an index"),
-    Mutation("a video loses its second half", STRUCTURE, _cut(lambda size: size // 2), TOP,
+    Mutation("a video loses its second half", STRUCTURE, cut(TOP, lambda size: size // 2), TOP,
              "readable MP4", "an index"),
-    Mutation("a video is empty", STRUCTURE, _cut(lambda size: 0 * size), TOP, "readable MP4",
+    Mutation("a video is empty", STRUCTURE, cut(TOP, lambda _: 0), TOP, "readable MP4",
              "an index", "it is empty"),
     Mutation("zeros are appended to a video", STRUCTURE, _append(bytes(16)), TOP,
              "size of the file"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 from collections.abc import Callable
@@ -13,9 +12,10 @@ from typing import Any
 import av
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from mutation import DATA, EPISODES, TOP
+from mutation import DATA, EPISODES, TOP, break_page, bytes_of
 from tests.dataset_damage import Damage, edit_feature, edit_json, rewrite, set_cells
 from tests.pictures import CAMERA, IMAGE
 
@@ -35,7 +35,7 @@ from leconvert.run.proof import (
 from leconvert.support.errors import StorageError, UnreadableSourceError
 from leconvert.support.parallel import Spread
 from leconvert.tables import data_file
-from leconvert.testing import DatasetSpec, make_dataset
+from leconvert.testing import DatasetSpec, edit_lines, edit_table, make_dataset, with_column
 
 CLIP = "videos/chunk-000/observation.images.top/episode_000001.mp4"
 ROWS = "data/chunk-000/episode_000001.parquet"
@@ -55,23 +55,10 @@ def whats(report: VerificationReport) -> list[tuple[str, str]]:
     return [(found.path, found.what) for found in report.differences]
 
 
-def break_page(path: Path, column: str, row_group: int = 0) -> None:
-    """Overwrite the header of a column's first page, which then cannot be read."""
-    with pq.ParquetFile(path) as file:
-        group = file.metadata.row_group(row_group)
-        chunks = [group.column(number) for number in range(group.num_columns)]
-    chunk = next(chunk for chunk in chunks if chunk.path_in_schema.startswith(column))
-    begin = chunk.dictionary_page_offset or chunk.data_page_offset
-    content = bytearray(path.read_bytes())
-    content[begin : begin + 8] = b"\xff" * 8
-    path.write_bytes(content)
-
-
 def edit(path: str, change: Callable[[bytearray], object]) -> Damage:
     def damage(root: Path) -> None:
-        content = bytearray((root / path).read_bytes())
-        change(content)
-        (root / path).write_bytes(content)
+        with bytes_of(root / path) as content:
+            change(content)
 
     return damage
 
@@ -173,7 +160,7 @@ def test_episodes_that_tell_datasets_nothing_are_told(result: Path, small_source
 # --- videos ---
 
 
-def test_a_digest_that_a_worker_gave_is_held_against_the_result(
+def test_a_workers_digest_is_held_against_the_result(
     small_result: Path, small_source: Path
 ) -> None:
     digests = []
@@ -204,39 +191,22 @@ def fragment(path: Path) -> None:
     target.replace(path)
 
 
-def test_a_clip_that_had_to_be_remuxed_is_remuxed_to_be_compared(
-    source_copy: Path, tmp_path: Path
-) -> None:
+def test_a_remuxed_clip_is_remuxed_to_be_compared(source_copy: Path, tmp_path: Path) -> None:
     fragment(source_copy / CLIP)
     with pytest.raises(media.UnsupportedClipError):
         media.read_clip_index(source_copy / CLIP)
     leconvert.convert(source_copy, output=tmp_path / "out", proof=ProofOptions(verify="none"))
     for depth in ("structure", "bytes"):
         assert verify(tmp_path / "out", source_copy, depth=depth).ok
-    content = bytearray((tmp_path / "out" / TOP).read_bytes())
     place = int(media.read_clip_index(tmp_path / "out" / TOP).offsets[14])
-    content[place + 8] ^= 1
-    (tmp_path / "out" / TOP).write_bytes(content)
+    with bytes_of(tmp_path / "out" / TOP) as content:
+        content[place + 8] ^= 1
     (found,) = verify(tmp_path / "out", source_copy, depth="bytes").differences
     assert (found.path, found.episode) == (TOP, 1)
     assert found.what.startswith("coded bytes from packet 2 on")
 
 
-def test_a_clip_that_cannot_be_read_is_the_sources(small_result: Path, source_copy: Path) -> None:
-    (source_copy / CLIP).write_bytes(b"no clip")
-    with pytest.raises(UnreadableSourceError, match=r"episode_000001\.mp4"):
-        verify(small_result, source_copy)
-
-
 # --- rows ---
-
-
-def test_rows_that_the_source_cannot_give_are_the_sources(
-    small_result: Path, source_copy: Path
-) -> None:
-    break_page(source_copy / ROWS, "action")
-    with pytest.raises(UnreadableSourceError, match=r"episode_000001\.parquet cannot be read"):
-        verify(small_result, source_copy, depth="bytes")
 
 
 def test_large_tables_are_compared_a_block_at_a_time(
@@ -250,7 +220,7 @@ def test_large_tables_are_compared_a_block_at_a_time(
     assert (found.what, found.episode) == ("column 'timestamp', row 2", 1)
 
 
-def test_what_a_schema_says_besides_is_compared_with_every_episode_of_the_source(
+def test_what_else_a_schema_says_is_compared_with_every_episode(
     small_source: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
@@ -279,27 +249,21 @@ def repaired(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         folder / "source",
         DatasetSpec(episodes=3, frames=[3, 2, 4], cameras=(), tasks=("Pick.", "Place.")),
     )
-    path = source / "meta/tasks.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    lines[1]["task_index"] = 5
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    for path in (source / "data/chunk-000").iterdir():
-        table = pq.read_table(path)
-        at = table.schema.get_field_index("task_index")
-        moved = [5 * task for task in table.column(at).to_pylist()]
-        kind = table.schema.field(at)
-        pq.write_table(table.set_column(at, kind, pa.array(moved, kind.type)), path)
+    edit_lines(source, "tasks", lambda lines: lines[1].update(task_index=5))
+    for episode in range(3):
+        edit_table(
+            source,
+            episode,
+            lambda table: with_column(
+                table, "task_index", pc.multiply(table["task_index"], 5).combine_chunks()
+            ),
+        )
     options = RepairOptions(remap_tasks=True, recompute_stats=True)
-    leconvert.convert(
-        source, output=folder / "out", repairs=options, proof=ProofOptions(verify="none")
-    )
-    return source, folder / "out"
-
-
-def test_tasks_that_were_numbered_anew_are_expected(repaired: tuple[Path, Path]) -> None:
-    source, out = repaired
+    out, none = folder / "out", ProofOptions(verify="none")
+    leconvert.convert(source, output=out, repairs=options, proof=none)
     assert set(pq.read_table(out / DATA).column("task_index").to_pylist()) == {0, 1}
     assert verify(out, source, depth="bytes").differences == ()
+    return source, out
 
 
 def drop(*names: str) -> Damage:
@@ -379,20 +343,16 @@ def test_a_file_that_came_along_and_fails_to_be_read_is_no_difference(
 
 def no_image(table: pa.Table) -> pa.Table:
     """Let the third image be no image, of as many bytes."""
-    column = table.column(IMAGE).to_pylist()
-    column[2] = {**column[2], "bytes": bytes(len(column[2]["bytes"]))}
-    at = table.schema.get_field_index(IMAGE)
-    return table.set_column(
-        at, table.schema.field(at), pa.array(column, table.schema.field(at).type)
-    )
-
-
-def no_times(root: Path) -> None:
-    break_page(root / DATA, "timestamp")
+    image = table.column(IMAGE)[2].as_py()
+    return set_cells(IMAGE, r2={**image, "bytes": bytes(len(image["bytes"]))})(table)
 
 
 @pytest.mark.parametrize(
-    ("damage", "camera"), [(rewrite(DATA, no_image), IMAGE), (no_times, CAMERA)]
+    ("damage", "camera"),
+    [
+        (rewrite(DATA, no_image), IMAGE),
+        (lambda root: break_page(root / DATA, "timestamp"), CAMERA),
+    ],
 )
 def test_a_picture_that_there_is_none_of_is_told_and_no_other_is_taken(
     picture_result: Path, picture_source: Path, tmp_path: Path, damage: Damage, camera: str
@@ -417,8 +377,16 @@ def test_images_that_the_source_cannot_give_are_the_sources(
 # --- what a result lacks of its source ---
 
 
-def test_a_source_that_cannot_be_listed_is_kept(small_result: Path, source_copy: Path) -> None:
+def test_unreadable_clips_rows_and_lists_are_the_sources(
+    small_result: Path, source_copy: Path
+) -> None:
     assert reason_to_keep(small_result, source_copy, Repairs()) is None
+    (source_copy / CLIP).write_bytes(b"no clip")
+    with pytest.raises(UnreadableSourceError, match=r"episode_000001\.mp4"):
+        verify(small_result, source_copy)
+    break_page(source_copy / ROWS, "action")
+    with pytest.raises(UnreadableSourceError, match=r"episode_000001\.parquet cannot be read"):
+        verify(small_result, source_copy, depth="bytes")
     (source_copy / "meta/episodes.jsonl").write_text("[1]\n")
     said = reason_to_keep(small_result, source_copy, Repairs())
     assert said.startswith("its files could not be listed: ")

@@ -85,21 +85,16 @@ def test_statistics_that_are_no_table_are_the_sources(
         verify_pair(small_result, source_copy, depth="bytes")
 
 
-def test_an_unreadable_line_of_statistics_is_the_sources(
-    small_result: Path, source_copy: Path
-) -> None:
-    (source_copy / STATS).write_text('{"episode_index": 0, "stats": \n')
-    with pytest.raises(UnreadableSourceError, match=r"episodes_stats\.jsonl"):
-        verify_pair(small_result, source_copy, depth="bytes")
-
-
-def test_an_episode_without_statistics_is_told_from_its_row(
+def test_statistics_that_cannot_be_read_are_the_sources_and_none_are_told_from_their_row(
     small_result: Path, source_copy: Path
 ) -> None:
     edit_line(STATS, stats=None)(source_copy)
     report = verify_pair(small_result, source_copy, depth="bytes")
     assert {found.episode for found in report.differences if found.episode is not None} == {1}
     assert {found.expected for found in report.differences if found.episode == 1} == {"None"}
+    (source_copy / STATS).write_text('{"episode_index": 0, "stats": \n')
+    with pytest.raises(UnreadableSourceError, match=r"episodes_stats\.jsonl"):
+        verify_pair(small_result, source_copy, depth="bytes")
 
 
 @pytest.mark.parametrize("splits", [[1], {"a": 1}])

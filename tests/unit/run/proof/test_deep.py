@@ -36,11 +36,10 @@ class Tensor:
     def shape(self) -> tuple[int, ...]:
         return self.values.shape
 
-    def numpy(self) -> np.ndarray[Any, Any]:
+    def numpy(self, *_: Any, **__: Any) -> np.ndarray[Any, Any]:
         return self.values
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        return self.values
+    __array__ = numpy
 
 
 def samples_of(root: Path) -> list[dict[str, Any]]:
@@ -118,25 +117,13 @@ def found_in(report: VerificationReport) -> tuple[str, int | None, str, str]:
     return found.what, found.episode, found.expected, found.found
 
 
-def test_samples_as_the_source_has_them_are_no_difference(load: Any) -> None:
+def test_samples_of_the_source_are_no_difference_and_one_that_does_not_load_is_told(
+    load: Any,
+) -> None:
     report = load(lambda _, sample: sample)
     assert report.differences == ()
     assert report.samples == 28
 
-
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [(ValueError("\nno such column\nand much more"), "no such column"), (KeyError(), "KeyError")],
-)
-def test_a_dataset_that_does_not_load_is_one_difference(
-    load: Any, error: Exception, said: str
-) -> None:
-    report = load(error)
-    assert report.differences == (Difference("loads in LeRobot", "meta/", "a dataset", said),)
-    assert report.samples == 0
-
-
-def test_a_sample_that_does_not_load_is_told_and_the_next_ones_are_looked_at(load: Any) -> None:
     def change(number: int, sample: dict[str, Any]) -> dict[str, Any]:
         if number == 9:
             raise AssertionError("frame beyond the tolerance")
@@ -147,6 +134,16 @@ def test_a_sample_that_does_not_load_is_told_and_the_next_ones_are_looked_at(loa
         "sample 9 in LeRobot", 1, "a sample", "frame beyond the tolerance",
     )  # fmt: skip
     assert report.samples == 28
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(ValueError("\nno such column\nand much more"), "no such column"), (KeyError(), "KeyError")],
+)
+def test_a_dataset_that_fails_to_load_is_one(load: Any, error: Exception, said: str) -> None:
+    report = load(error)
+    assert report.differences == (Difference("loads in LeRobot", "meta/", "a dataset", said),)
+    assert report.samples == 0
 
 
 OTHER = Tensor(np.full((3, 48, 64), 7, np.uint8))
@@ -163,9 +160,7 @@ OTHER = Tensor(np.full((3, 48, 64), 7, np.uint8))
         ("task", "Dance.", "Dance."),
     ],
 )
-def test_another_picture_or_value_is_told(
-    load: Any, column: str, value: object, said: str | None
-) -> None:
+def test_another_value_is_told(load: Any, column: str, value: object, said: str | None) -> None:
     what, episode, expected, found = found_in(load(only(2, **{column: value})))
     assert (what, episode) == (f"{column!r} of sample 2 in LeRobot", 0)
     assert expected != found

@@ -123,13 +123,10 @@ def test_what_is_about_names_or_content_is_not_blamed_on_the_disk(code: int | No
     raise_storage_trouble(error, "file")
 
 
-def test_ffmpegs_own_errors_are_not_blamed_on_the_disk() -> None:
+def test_the_disks_error_is_found_behind_that_of_a_reader_and_ffmpegs_is_not_the_disks() -> None:
     import av
 
     raise_storage_trouble(av.error.PermissionError(errno.EPERM, "refused"), "file")
-
-
-def test_the_disks_error_is_found_behind_that_of_a_reader() -> None:
     error = UnreadableSourceError("It cannot be read.", path="file")
     error.__cause__ = OSError(errno.EIO, "Input/output error")
     with pytest.raises(StorageError, match="Cannot use file: "):

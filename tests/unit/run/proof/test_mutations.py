@@ -7,7 +7,6 @@ mutation is sought by both.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -22,7 +21,14 @@ import leconvert
 from leconvert import media
 from leconvert.model.values import LayoutOptions
 from leconvert.run.proof import Difference, verify_pair
-from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
+from leconvert.testing import (
+    CameraSpec,
+    DatasetSpec,
+    edit_info,
+    edit_table,
+    make_dataset,
+    with_column,
+)
 
 EVERY = [mutation for mutations in MUTATIONS.values() for mutation in mutations]
 DEPTHS = (STRUCTURE, BYTES)
@@ -54,13 +60,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     source = make_dataset(folder / "source", spec)
     add_notes(source)
-    leconvert.convert(
-        source,
-        output=folder / "out",
-        layout=LayoutOptions(
-            block_align=512, data_file_size_in_mb=0.016, video_file_size_in_mb=0.008
-        ),
-    )
+    layout = LayoutOptions(block_align=512, data_file_size_in_mb=0.016, video_file_size_in_mb=0.008)
+    leconvert.convert(source, output=folder / "out", layout=layout)
     return folder
 
 
@@ -68,16 +69,11 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def pair_of_codecs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """As ``pair``, of two short episodes in HEVC and AV1."""
     folder = tmp_path_factory.mktemp("codecs")
-    encoders = {"hevc": "libx265", "av1": "libsvtav1"}
-    spec = DatasetSpec(
-        episodes=2,
-        frames=2,
-        cameras=tuple(
-            CameraSpec(f"observation.images.{name}", 64, 64, codec=encoder)
-            for name, encoder in encoders.items()
-        ),
-        distinct_clips=1,
+    cameras = tuple(
+        CameraSpec(f"observation.images.{name}", 64, 64, codec=encoder)
+        for name, encoder in (("hevc", "libx265"), ("av1", "libsvtav1"))
     )
+    spec = DatasetSpec(episodes=2, frames=2, cameras=cameras, distinct_clips=1)
     source = make_dataset(folder / "source", spec)
     leconvert.convert(source, output=folder / "out")
     return folder
@@ -85,14 +81,16 @@ def pair_of_codecs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def add_notes(source: Path) -> None:
     """Give a dataset a column of texts."""
-    for path in source.glob("data/*/*.parquet"):
-        table = pq.read_table(path)
-        notes = pa.array([f"frame {number}" for number in range(table.num_rows)])
-        pq.write_table(table.append_column("note", notes), path)
-    path = source / "meta/info.json"
-    info = json.loads(path.read_bytes())
-    info["features"]["note"] = {"dtype": "string", "shape": [1], "names": None}
-    path.write_text(json.dumps(info))
+    for episode in range(6):
+        edit_table(
+            source,
+            episode,
+            lambda table: with_column(
+                table, "note", pa.array([f"frame {number}" for number in range(len(table))])
+            ),
+        )
+    note = {"dtype": "string", "shape": [1], "names": None}
+    edit_info(source, lambda info: info["features"].update(note=note))
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
@@ -149,10 +147,7 @@ def matches(mutation: Mutation, difference: Difference) -> bool:
     )
 
 
-def test_every_mutation_has_a_title_of_its_own() -> None:
+def test_every_mutation_has_a_title_of_its_own_and_the_readme_says_how_many_there_are() -> None:
     assert [title for title, count in Counter(m.title for m in EVERY).items() if count > 1] == []
     assert len(EVERY) >= 75
-
-
-def test_the_readme_says_how_many_there_are() -> None:
     assert str(len(EVERY)) in README.read_text("utf-8").split()

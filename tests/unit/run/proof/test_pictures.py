@@ -23,9 +23,7 @@ from leconvert.testing import DatasetSpec, edit_info, make_dataset
 TOP = f"videos/{CAMERA}/chunk-000/file-000.mp4"
 
 
-def test_all_pictures_of_a_good_result_are_the_same(
-    picture_result: Path, picture_source: Path
-) -> None:
+def test_all_pictures_of_a_good_result_match(picture_result: Path, picture_source: Path) -> None:
     report = verify_pair(picture_result, picture_source, sampling=Sampling(decode=1000))
     assert report.ok
     assert report.pictures == 2 * 28
@@ -45,7 +43,7 @@ def test_a_row_whose_time_leads_to_the_neighbour_is_found(
     assert found.expected != found.found
 
 
-def test_an_image_in_the_wrong_row_is_found(
+def test_a_misplaced_image_is_found(
     picture_result: Path, picture_source: Path, tmp_path: Path
 ) -> None:
     root = Path(shutil.copytree(picture_result, tmp_path / "out"))
@@ -55,7 +53,7 @@ def test_an_image_in_the_wrong_row_is_found(
     assert {(each.path, each.episode, each.stream) for each in found} == {(DATA, 0, "data")}
 
 
-def test_a_description_of_a_camera_that_is_no_table_is_no_hindrance(
+def test_an_odd_description_of_a_camera_is_no_hindrance(
     picture_source: Path, tmp_path: Path
 ) -> None:
     source = Path(shutil.copytree(picture_source, tmp_path / "source"))
@@ -87,8 +85,8 @@ def _grey_png(distances: npt.NDArray[np.uint16]) -> bytes:
     return b"".join(map(bytes, packets))
 
 
-def test_only_episodes_of_the_sample_are_decoded(
-    picture_result: Path, picture_source: Path
+def test_a_sample_decodes_and_looks_at_no_other_episode(
+    picture_result: Path, picture_source: Path, tmp_path: Path
 ) -> None:
     report = verify_pair(
         picture_result, picture_source, sampling=Sampling(share=0.25, decode=1000, seed=1)
@@ -97,11 +95,6 @@ def test_only_episodes_of_the_sample_are_decoded(
     assert report.episodes == 1
     assert report.pictures == 2 * report.rows
     assert report.video_frames == report.rows in {8, 5, 9, 6}
-
-
-def test_a_sample_looks_at_no_other_episode(
-    picture_result: Path, picture_source: Path, tmp_path: Path
-) -> None:
     root = Path(shutil.copytree(picture_result, tmp_path / "out"))
     move_rows(root, "timestamp", [0, 1, 2, 4, 4, 5, 6, 7])
     outcomes = {

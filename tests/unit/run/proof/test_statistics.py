@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
+from mutation import EPISODES as EPISODES_PATH
+from mutation import break_page
 
 import leconvert
 from leconvert.dataset.formats import v2
@@ -78,23 +79,22 @@ def test_a_statistic_of_one_episode_that_differs_is_found_by_blocks_and_by_rows(
     source: Path, as_v21: Path, tmp_path: Path, place: int, value: Any
 ) -> None:
     out = Path(shutil.copytree(as_v21, tmp_path / "out"))
-    edit_lines(
-        out,
-        "episodes_stats",
-        lambda lines: lines[place]["stats"]["action"]["mean"].__setitem__(0, value),
-    )
+    set_first(out, place, "mean", value)
     found, _ = differences(out, source, by_rows=False)
     assert [(each.what, each.episode) for each in found] == [("stats/action/mean", place)]
     assert list(map(str, differences(out, source, by_rows=True)[0])) == list(map(str, found))
 
 
+def set_first(root: Path, episode: int, kind: str, value: Any) -> None:
+    def change(lines: list[dict[str, Any]]) -> None:
+        lines[episode]["stats"]["action"][kind][0] = value
+
+    edit_lines(root, "episodes_stats", change)
+
+
 def test_statistics_that_are_no_numbers_equal_themselves(source: Path, tmp_path: Path) -> None:
     source = Path(shutil.copytree(source, tmp_path / "source"))
-    edit_lines(
-        source,
-        "episodes_stats",
-        lambda lines: lines[4]["stats"]["action"]["std"].__setitem__(0, float("nan")),
-    )
+    set_first(source, 4, "std", float("nan"))
     out = tmp_path / "out"
     with np.errstate(all="ignore"):
         leconvert.convert(source, output=out, layout=LayoutOptions(to="v2.1"))
@@ -113,15 +113,9 @@ def test_computed_statistics_that_cannot_be_read_are_a_difference(
     ).output
     if to == "v2.1":
         path = out / "meta/episodes_stats.jsonl"
-        content = bytearray(path.read_bytes())
-        at = content.index(b'"mean"')
+        path.write_bytes(path.read_bytes().replace(b'"mean":', b"\xff" * 7, 1))
     else:
-        path = out / "meta/episodes/chunk-000/file-000.parquet"
-        column = pq.ParquetFile(path).metadata.row_group(0)
-        names = [column.column(n).path_in_schema for n in range(column.num_columns)]
-        place = next(n for n, name in enumerate(names) if name.startswith("stats/action/mean"))
-        content, at = bytearray(path.read_bytes()), column.column(place).data_page_offset
-    content[at : at + 8] = b"\xff" * 8
-    path.write_bytes(content)
+        path = out / EPISODES_PATH
+        break_page(path, "stats/action/mean")
     found = verify_pair(out, source, depth="bytes").differences
     assert str(path.relative_to(out)) in {each.path for each in found}

@@ -14,6 +14,7 @@ import pytest
 
 import leconvert
 from leconvert import media, tables
+from leconvert.dataset.files import CARD_BEGIN
 from leconvert.dataset.formats import v3
 from leconvert.model.repairs import RepairOptions
 from leconvert.run.conversion import ProofOptions
@@ -79,11 +80,9 @@ def test_images_that_the_source_has_as_bytes_alone_are_no_difference(tmp_path: P
 def test_repairs_are_expected_in_every_table(plain_copy: Path, tmp_path: Path, depth: str) -> None:
     data_path(plain_copy, 1).unlink()
     leconvert.convert(
-        plain_copy,
-        output=tmp_path / "out",
-        proof=ProofOptions(verify="none"),
+        plain_copy, output=tmp_path / "out", proof=ProofOptions(verify="none"),
         repairs=RepairOptions(on_bad_episode="drop", recompute_stats=True),
-    )
+    )  # fmt: skip
     info = json.loads((tmp_path / "out/meta/info.json").read_bytes())
     assert info["splits"] == {"train": "0:3"}
     assert said(tmp_path / "out", plain_copy, depth) == []
@@ -92,9 +91,7 @@ def test_repairs_are_expected_in_every_table(plain_copy: Path, tmp_path: Path, d
     assert any("total_episodes" in line for line in said(tmp_path / "out", plain_copy, depth))
 
 
-def test_a_link_elsewhere_and_what_tools_keep_are_no_difference(
-    plain_source: Path, tmp_path: Path
-) -> None:
+def test_links_and_what_tools_keep_are_no_difference(plain_source: Path, tmp_path: Path) -> None:
     leconvert.convert(plain_source, output=tmp_path / "out")
     stats = tmp_path / "out/meta/stats.json"
     stats.rename(tmp_path / "blob")
@@ -112,41 +109,29 @@ def test_splits_that_are_no_ranges_stay_when_others_are_renumbered() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "stored"),
+    ("value", "stored", "is_same"),
     [
-        (1, 1),
-        (1, 1.0),
-        (2**53 + 1, float(2**53)),
-        (float("nan"), float("nan")),
-        (None, None),
-        ({}, "{}"),
-        ([1, "a"], '[1, "a"]'),
-        ({"a": 1}, {"a": 1, "b": None}),
-        ([{"a": [1]}], [{"a": [1.0]}]),
-    ],
-)
-def test_values_of_episodes_may_be_stored_in_wider_types(value: object, stored: object) -> None:
-    line = {"episode_index": 3, "own": value}
-    assert list(compare_own_values([line], {"own": [stored]}, ["episode_index"])) == []
-
-
-@pytest.mark.parametrize(
-    ("value", "stored"),
-    [
-        (1, 2), (1, True), ("1", 1), (None, 0), ([1], [1, 2]), ({"a": 1}, {"a": 2}),
-        ({"a": 1}, "{"), (0.1, 0.30000000000000004), ("a", None),
+        *((value, stored, True) for value, stored in [
+            (1, 1), (1, 1.0), (2**53 + 1, float(2**53)), (float("nan"), float("nan")), (None, None),
+            ({}, "{}"), ([1, "a"], '[1, "a"]'), ({"a": 1}, {"a": 1, "b": None}),
+            ([{"a": [1]}], [{"a": [1.0]}]),
+        ]),
+        *((value, stored, False) for value, stored in [
+            (1, 2), (1, True), ("1", 1), (None, 0), ([1], [1, 2]), ({"a": 1}, {"a": 2}),
+            ({"a": 1}, "{"), (0.1, 0.30000000000000004), ("a", None),
+        ]),
     ],
 )  # fmt: skip
-def test_other_values_of_episodes_are_told(value: object, stored: object) -> None:
-    line = {"episode_index": 3, "own": value}
-    (found,) = compare_own_values([line], {"own": [stored]}, ["episode_index"])
-    assert (found.what, found.episode) == ("own", 3)
-    assert (found.expected, found.found) == (str(value), str(stored))
-
-
-def test_a_header_is_not_judged_where_packets_are_wrong_already(
-    small_source: Path, tmp_path: Path
+def test_values_of_episodes_may_be_stored_in_wider_types_and_others_are_told(
+    value: object, stored: object, is_same: bool
 ) -> None:
+    line = {"episode_index": 3, "own": value}
+    found = list(compare_own_values([line], {"own": [stored]}, ["episode_index"]))
+    told = [(each.what, each.episode, each.expected, each.found) for each in found]
+    assert told == [("own", 3, str(value), str(stored))] * (not is_same)
+
+
+def test_no_header_is_judged_where_packets_are_wrong(small_source: Path, tmp_path: Path) -> None:
     clip = str(small_source / "videos/chunk-000/observation.images.top/episode_000000.mp4")
     path = "clip.mp4"
 
@@ -161,3 +146,30 @@ def test_a_header_is_not_judged_where_packets_are_wrong_already(
     assert found([13]) == []
     (what, *_) = found([12])  # FFmpeg's own header is not ours
     assert what.startswith(("header, box", "size of the file"))
+
+
+def paths_that_differ(result: Path, source: Path) -> list[str]:
+    return [
+        difference.path for difference in verify_pair(result, source, depth="bytes").differences
+    ]
+
+
+def test_attributes_of_git_belong_to_the_repo(result_copy: Path, source_copy: Path) -> None:
+    (source_copy / ".gitattributes").write_text("*.mp4 filter=lfs\n")
+    assert paths_that_differ(result_copy, source_copy) == []
+    (result_copy / ".gitattributes").write_text("*.parquet filter=lfs\n")
+    assert paths_that_differ(result_copy, source_copy) == []
+    (result_copy / ".gitignore").write_text("data\n")
+    assert paths_that_differ(result_copy, source_copy) == [".gitignore"]
+
+
+@pytest.mark.parametrize("had_one", [True, False])
+def test_a_card_that_a_push_wrote_is_not_the_sources(
+    result_copy: Path, source_copy: Path, had_one: bool
+) -> None:
+    if not had_one:
+        (source_copy / "README.md").unlink()
+    (result_copy / "README.md").write_text(f"# A dataset\n{CARD_BEGIN}\n| episodes | 5 |\n")
+    assert paths_that_differ(result_copy, source_copy) == []
+    (result_copy / "README.md").write_text("# Another one\n")
+    assert paths_that_differ(result_copy, source_copy) == ["README.md"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.faults.faulty_files import CrashError, FaultyFileSystem
+from tests.faults.faulty_files import KINDS, CrashError, FaultyFileSystem, MakeFs, nfs
 from tests.plans import open_or_plan
 from tests.trees import digest_of, snapshot
 
@@ -32,22 +31,6 @@ from leconvert.support.errors import (
 from leconvert.workdir.locks import target_lock
 from leconvert.workdir.records import default_work_dir
 from leconvert.workdir.swap import TREE_RECORD, codebase_version, is_converted, removed_old_dir
-
-
-def nfs(crash_at: int | None = None) -> FaultyFileSystem:
-    """A file system that knows no flags of renameat2."""
-    fs = FaultyFileSystem(crash_at)
-    fs.fail("exchange", errno.EINVAL, times=None)
-    fs.fail("rename_no_replace", errno.EINVAL, times=None)
-    return fs
-
-
-def ext4(crash_at: int | None = None) -> FaultyFileSystem:
-    return FaultyFileSystem(crash_at)
-
-
-KINDS = [pytest.param(ext4, id="exchange"), pytest.param(nfs, id="two-renames")]
-MakeFs = Callable[[int | None], FaultyFileSystem]
 
 
 def names(target: Path) -> list[str]:
@@ -229,7 +212,7 @@ def test_a_change_while_they_are_compared_or_moved_stops_it(
     converted: Path, monkeypatch: pytest.MonkeyPatch, when: str
 ) -> None:
     result = digest_of(converted)
-    fs = ext4()
+    fs = FaultyFileSystem()
     clip = next(converted.glob("videos/**/*.mp4"))
     if when == "compared":
         real = upkeep.verify_pair
@@ -290,7 +273,7 @@ def test_a_source_that_was_never_converted_is_refused(source_copy: Path) -> None
 
 def test_every_move_is_synced_and_no_file_is_made_in_the_source(converted: Path) -> None:
     """It may be one that its owner alone may change."""
-    fs = ext4()
+    fs = FaultyFileSystem()
     undo_conversion(converted, fs=fs)
     names = [name for name, _ in fs.operations]
     moves = [at for at, name in enumerate(names) if name in {"exchange", "rename_no_replace"}]

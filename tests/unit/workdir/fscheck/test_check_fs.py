@@ -5,7 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ from tests.faults.faulty_files import FaultyFileSystem
 from leconvert.support.errors import IncompleteError, StorageError
 from leconvert.support.file_calls import Mount
 from leconvert.workdir import fscheck
-from leconvert.workdir.fs import FileSystem
+from leconvert.workdir.fs import LOCAL, FileSystem
 from leconvert.workdir.fscheck import (
     CheckReport,
     Finding,
@@ -35,6 +38,8 @@ def test_an_ordinary_disk_keeps_what_is_needed_and_nothing_is_left_on_it(tmp_pat
     assert all(finding.promise.need is Need.COMFORT for finding in broken), broken
     assert fitness_of(findings) is Fitness.SEVERAL_HOSTS
     assert list(tmp_path.iterdir()) == []
+    with pytest.raises((StorageError, FileNotFoundError)):
+        probe_folder(tmp_path / "none")
 
 
 @pytest.mark.parametrize(
@@ -47,34 +52,31 @@ def test_an_ordinary_disk_keeps_what_is_needed_and_nothing_is_left_on_it(tmp_pat
         ("sync_file", Promise.SYNC_FILE),
     ],
 )
-def test_what_a_file_system_lacks_is_found_and_named(
+def test_what_a_file_system_lacks_is_named(
     tmp_path: Path, operation: str, promise: Promise
 ) -> None:
-    fs = FaultyFileSystem()
-    fs.fail(operation, errno.EPERM, times=None)
-    found = {finding.promise: finding for finding in probe_folder(tmp_path, fs=fs)}
+    found = {each.promise: each for each in probe_folder(tmp_path, fs=lacking(operation))}
     assert not found[promise].holds
     assert found[promise].note == "EPERM"
     assert found[promise].as_record()["instead"]
     assert list(tmp_path.iterdir()) == []
 
 
+def lacking(*operations: str, code: int = errno.EPERM) -> FaultyFileSystem:
+    """Return a file system that has these operations not."""
+    fs = FaultyFileSystem()
+    for operation in operations:
+        fs.fail(operation, code, times=None)
+    return fs
+
+
 def test_without_hard_links_one_host_may_work_and_without_exchange_several(tmp_path: Path) -> None:
-    no_links, no_flags = FaultyFileSystem(), FaultyFileSystem()
-    no_links.fail("link", errno.EPERM, times=None)
-    for operation in ("exchange", "rename_no_replace"):
-        no_flags.fail(operation, errno.EINVAL, times=None)
-    assert fitness_of(probe_folder(tmp_path, fs=no_links)) is Fitness.ONE_HOST
+    no_flags = lacking("exchange", "rename_no_replace", code=errno.EINVAL)
+    assert fitness_of(probe_folder(tmp_path, fs=lacking("link"))) is Fitness.ONE_HOST
     assert fitness_of(probe_folder(tmp_path, fs=no_flags)) is Fitness.SEVERAL_HOSTS
-
-
-def test_with_neither_links_nor_locks_nothing_works() -> None:
-    exclusive = (Promise.LINK, Promise.LOCK)
-    lacking = [Finding(promise, False) for promise in exclusive]
-    assert fitness_of(lacking) is Fitness.NONE
-    for promise in exclusive:
-        rest = [finding for finding in lacking if finding.promise is not promise]
-        assert fitness_of([*rest, Finding(promise, True)]) is not Fitness.NONE
+    for link, lock in product((False, True), repeat=2):
+        findings = [Finding(Promise.LINK, link), Finding(Promise.LOCK, lock)]
+        assert (fitness_of(findings) is Fitness.NONE) == (not link and not lock)
 
 
 class Careless(FileSystem):
@@ -101,11 +103,6 @@ def test_a_link_that_is_none_is_found_out(tmp_path: Path, fs: FileSystem, note: 
     assert found[Promise.CREATE].holds
 
 
-def test_a_folder_that_cannot_be_written_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises((StorageError, FileNotFoundError)):
-        probe_folder(tmp_path / "none")
-
-
 def test_every_promise_says_what_happens_without_it() -> None:
     for promise in Promise:
         assert promise.otherwise
@@ -123,16 +120,14 @@ def alone(folder: Path) -> CheckReport:
 
 
 def play(
-    folder: Path, *, leader_fs: FileSystem | None = None, peer_fs: FileSystem | None = None
+    folder: Path, *, leader_fs: FileSystem = LOCAL, peer_fs: FileSystem = LOCAL
 ) -> tuple[dict[Promise, Finding], Any]:
     """Let both sides play, each in a thread of its own, each with its own view of the disk."""
     ready = threading.Event()
     with ThreadPoolExecutor(2) as pool:
-        peer = pool.submit(
-            follow, folder, wait_seconds=30, on_ready=ready.set, fs=peer_fs or FileSystem()
-        )
+        peer = pool.submit(follow, folder, wait_seconds=30, on_ready=ready.set, fs=peer_fs)
         assert ready.wait(10)
-        report = lead(alone(folder), wait_seconds=30, fs=leader_fs or FileSystem())
+        report = lead(alone(folder), wait_seconds=30, fs=leader_fs)
         assert report.same_host
         outcome = peer.result(30)
     return {finding.promise: finding for finding in report.findings}, outcome
@@ -142,22 +137,11 @@ def test_two_sides_find_each_other_play_and_leave_nothing(tmp_path: Path) -> Non
     found, outcome = play(tmp_path)
     assert all(finding.holds for finding in found.values()), found
     assert set(found) == {
-        Promise.RACE,
-        Promise.CREATE_RACE,
-        Promise.LISTING,
-        Promise.NEWS,
-        Promise.STAT,
+        Promise.RACE, Promise.CREATE_RACE, Promise.LISTING, Promise.NEWS, Promise.STAT,
         Promise.HOST_LOCK,
-    }
+    }  # fmt: skip
     assert outcome["findings"] == [finding.as_record() for finding in found.values()]
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_name_that_both_hosts_win_leaves_room_for_one_host_only(tmp_path: Path) -> None:
-    found, _ = play(tmp_path, leader_fs=Careless(), peer_fs=Careless())
-    assert not found[Promise.RACE].holds
-    assert "both hosts made" in found[Promise.RACE].note
-    assert fitness_of(found.values()) is Fitness.ONE_HOST
 
 
 class Late(FileSystem):
@@ -182,18 +166,6 @@ class Forgetful(FileSystem):
         return [] if path.name == self._folder else super().list_names(path)
 
 
-@pytest.mark.parametrize(
-    ("peer_fs", "promise"), [(Late("beat"), Promise.NEWS), (Forgetful("listing"), Promise.LISTING)]
-)
-def test_news_that_never_arrive_leave_room_for_one_host_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, peer_fs: FileSystem, promise: Promise
-) -> None:
-    monkeypatch.setattr(fscheck, "LATE_SECONDS", 0.2)
-    found, _ = play(tmp_path, peer_fs=peer_fs)
-    assert [p for p, finding in found.items() if not finding.holds] == [promise]
-    assert fitness_of(found.values()) is Fitness.ONE_HOST
-
-
 class Torn(FileSystem):
     """A host that once reads half of a replaced file."""
 
@@ -208,37 +180,49 @@ class Torn(FileSystem):
         return content
 
 
-def test_a_torn_read_is_no_promise_kept(tmp_path: Path) -> None:
-    found, _ = play(tmp_path, peer_fs=Torn())
-    assert not found[Promise.NEWS].holds
-    assert "b'bea'" in found[Promise.NEWS].note
-
-
-def test_a_stale_handle_is_read_again_and_mentioned(tmp_path: Path) -> None:
+def stale() -> FaultyFileSystem:
+    """A host whose handle goes stale once, and which reads again."""
     fs = FaultyFileSystem()
     fs.fail("read_bytes", errno.ESTALE, match="/beat", skip=2)
-    found, _ = play(tmp_path, peer_fs=fs)
-    assert found[Promise.NEWS].holds
-    assert "ESTALE" in found[Promise.NEWS].note
+    return fs
 
 
-def test_a_lock_that_excludes_nobody_is_found_out(
+@pytest.mark.parametrize(
+    ("make_leader", "make_peer", "promise", "note", "is_broken"),
+    [
+        (Careless, Careless, Promise.RACE, "both hosts made", True),
+        (partial(lacking, "link"), partial(lacking, "link"), Promise.RACE, "hard links", True),
+        (FileSystem, partial(Late, "beat"), Promise.NEWS, "", True),
+        (FileSystem, partial(Forgetful, "listing"), Promise.LISTING, "", True),
+        (FileSystem, Torn, Promise.NEWS, "b'bea'", True),
+        (FileSystem, stale, Promise.NEWS, "ESTALE", False),
+    ],
+    ids=["won twice", "no links", "old news", "names that never come", "torn", "stale"],
+)
+def test_what_two_hosts_see_otherwise_leaves_room_for_one_host_only(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    make_leader: Callable[[], FileSystem],
+    make_peer: Callable[[], FileSystem],
+    promise: Promise,
+    note: str,
+    is_broken: bool,
+) -> None:
+    if not note:
+        monkeypatch.setattr(fscheck, "LATE_SECONDS", 0.2)
+    found, _ = play(tmp_path, leader_fs=make_leader(), peer_fs=make_peer())
+    assert [p for p, finding in found.items() if not finding.holds] == [promise] * is_broken
+    assert note in found[promise].note
+    assert (fitness_of(found.values()) is Fitness.ONE_HOST) == is_broken
+
+
+def test_a_lock_that_excludes_nobody_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fscheck, "_take_lock", lambda _path: True)
     found, _ = play(tmp_path)
     assert found[Promise.HOST_LOCK].note == "both hosts had the same lock at the same time"
     assert fitness_of(found.values()) is Fitness.SEVERAL_HOSTS
-
-
-def test_where_no_host_can_link_that_race_alone_fails(tmp_path: Path) -> None:
-    leader, peer = FaultyFileSystem(), FaultyFileSystem()
-    for fs in (leader, peer):
-        fs.fail("link", errno.EPERM, times=None)
-    found, _ = play(tmp_path, leader_fs=leader, peer_fs=peer)
-    assert [promise for promise, finding in found.items() if not finding.holds] == [Promise.RACE]
-    assert "hard links" in found[Promise.RACE].note
-    assert fitness_of(found.values()) is Fitness.ONE_HOST
 
 
 def test_a_peer_that_falls_silent_in_the_middle_is_an_error_and_not_nobody(
@@ -259,18 +243,14 @@ def test_a_peer_that_falls_silent_in_the_middle_is_an_error_and_not_nobody(
         assert isinstance(peer.exception(30), SystemExit)
 
 
-def test_what_a_dead_peer_left_is_passed_over(
+def test_nobody_to_meet_is_no_error_for_the_leader_and_what_a_dead_peer_left_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fscheck, "_MEET_SECONDS", 0.2)
-    (tmp_path / ".leconvert-check-peer-dead").mkdir()
-    assert lead(alone(tmp_path)) == alone(tmp_path)
-    found, _ = play(tmp_path)
-    assert found[Promise.RACE].holds
-
-
-def test_nobody_to_meet_is_no_error_for_the_leader_and_one_for_the_peer(tmp_path: Path) -> None:
     assert lead(alone(tmp_path)) == alone(tmp_path)
     with pytest.raises(IncompleteError, match="has not answered"):
         follow(tmp_path, wait_seconds=0.05)
     assert list(tmp_path.iterdir()) == []
+    monkeypatch.setattr(fscheck, "_MEET_SECONDS", 0.2)
+    (tmp_path / ".leconvert-check-peer-dead").mkdir()
+    assert lead(alone(tmp_path)) == alone(tmp_path)
+    assert play(tmp_path)[0][Promise.RACE].holds
