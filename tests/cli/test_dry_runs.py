@@ -180,10 +180,7 @@ def reader(hub: StandIn, monkeypatch: pytest.MonkeyPatch) -> StandIn:
     ],
 )
 def test_a_token_that_can_only_read_is_found_before_the_work(
-    command: list[str],
-    here: Path,
-    reader: StandIn,
-    capsys: pytest.CaptureFixture[str],
+    command: list[str], here: Path, reader: StandIn, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = snapshot(here)
     assert main(command) == 16

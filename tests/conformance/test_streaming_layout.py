@@ -128,9 +128,7 @@ def test_lerobots_streaming_class_reads_one_video_file_of_a_camera_and_no_second
     assert said == [True, False]
 
 
-def test_frames_that_the_reference_layout_loses_load_and_no_others_are_lost(
-    tmp_path: Path,
-) -> None:
+def test_frames_that_the_reference_layout_loses_load_and_no_others_are_lost(tmp_path: Path) -> None:
     from lerobot.datasets import LeRobotDataset
     from lerobot.datasets.video_utils import FrameTimestampError
 

@@ -281,19 +281,12 @@ def test_clean_removes_an_outline_with_the_last_run_that_needs_it(
 def planned(hub: StandIn, source: Path, tmp_path: Path) -> OpenedRun:
     made = outline_of(hub, source, tmp_path / "work")
     return open_or_plan(
-        made.tree,
-        tmp_path / "out",
-        tmp_path / "work",
-        arrival=SparseOrigin(**asdict(made.origin)),
+        made.tree, tmp_path / "out", tmp_path / "work", arrival=SparseOrigin(**asdict(made.origin))
     )
 
 
 def test_where_an_outline_holds_some_files_whole_workers_fetch_the_others(
-    hub: StandIn,
-    small_source: Path,
-    result: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    hub: StandIn, small_source: Path, result: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clips = {path.name: path.stat().st_size for path in (small_source / CLIP).parent.iterdir()}
     limit = sorted(clips.values())[2]

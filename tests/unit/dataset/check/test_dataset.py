@@ -813,13 +813,7 @@ MENDED = {"a task that only rows have", "tasks out of order"}
 ALL_LOST = {"a scalar as text"}
 FIRST_OF_EACH_CODE = {wanted.split()[1]: name for name, (wanted, _) in reversed(DEFECTS.items())}
 FIRST_OF_EACH_CODE["feature"] = "a dtype that nobody knows"
-TRIED = sorted(
-    {
-        *FIRST_OF_EACH_CODE.values(),
-        "truncated statistics",
-        *MENDED,
-    }
-)
+TRIED = sorted({*FIRST_OF_EACH_CODE.values(), "truncated statistics", *MENDED})
 
 
 def commands_of(finding: Finding, root: Path) -> list[list[str]]:
