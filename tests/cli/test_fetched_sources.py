@@ -15,11 +15,8 @@ from leconvert.cli.main import main
 from leconvert.cli.sources import source_dir
 from leconvert.transfer.store import download_dir
 from tests.hub import Fault, StandIn
-from tests.hub.fixtures import hub, lone_client, pauses
 from tests.program import run_leconvert
 from tests.trees import snapshot
-
-__all__ = ["hub", "lone_client", "pauses"]
 
 REPO = "tester/arm"
 BROKEN = "data/chunk-000/episode_000001.parquet"
