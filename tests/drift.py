@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ __all__ = [
     "drift_in_place",
     "drifted",
     "other_timescale",
+    "remux",
     "start_late_in_fragments",
     "with_sound",
 ]
@@ -61,27 +63,36 @@ def drift_in_place(root: Path) -> None:
         path.write_bytes(drifted(path.read_bytes()))
 
 
-def start_late_in_fragments(path: Path, seconds: int = 1) -> None:
-    """Make a clip a fragmented MP4 whose first frame is shown late; packets stay as they are."""
+def remux(path: Path, change: Callable[[Any], object] = lambda _: None, **options: str) -> None:
+    """Write a video again, with each packet changed; the options are those of FFmpeg's muxer."""
     import av
 
-    whole = path.with_suffix(".whole")
-    path.rename(whole)
-    options = {"movflags": "frag_keyframe+empty_moov"}
-    with av.open(str(whole)) as old, av.open(str(path), "w", format="mp4", options=options) as new:
+    new = path.with_suffix(".new.mp4")
+    with av.open(str(path)) as old, av.open(str(new), "w", options=options) as target:
         video: Any = old.streams.video[0]
-        copy: Any = new.add_stream_from_template(video)
+        copy: Any = target.add_stream_from_template(video)
         for packet in old.demux(video):
             if packet.dts is not None:
+                change(packet)
                 packet.stream = copy
-                new.mux(packet)
-        late = seconds * int(copy.time_base.denominator)
-    whole.unlink()
+                target.mux(packet)
+    new.replace(path)
+
+
+def start_late_in_fragments(path: Path) -> None:
+    """Make a clip a fragmented MP4 whose first frame is shown a second late."""
+    ticks: list[int] = []
+
+    def note(packet: Any) -> None:
+        ticks.append(packet.time_base.denominator)
+
+    remux(path, note, movflags="frag_keyframe+empty_moov")
     content = bytearray(path.read_bytes())
     at = content.find(b"tfdt")
     while at >= 0:  # the decode time at which a fragment begins
         time = slice(at + 8, at + (16 if content[at + 4] else 12))
-        content[time] = (int.from_bytes(content[time]) + late).to_bytes(time.stop - time.start)
+        late = int.from_bytes(content[time]) + ticks[0]
+        content[time] = late.to_bytes(time.stop - time.start)
         at = content.find(b"tfdt", at + 1)
     path.write_bytes(content)
 

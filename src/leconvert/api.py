@@ -785,7 +785,7 @@ def _finish(
 
     def check() -> None:
         old = old_dir(manifest.exchanged)
-        if manifest.is_migration:  # its result is for nothing but the push
+        if manifest.is_migration:  # its result is for the push alone
             helps = "The same options as before push its result. --restart gives it up."
         elif not in_place:
             helps = f"--force-conversion converts again. The dataset at {target} is kept as {old}."

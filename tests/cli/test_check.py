@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from leconvert.testing.defects import edit_info
+from leconvert.testing import edit_info
 from tests.program import Leconvert
 
 

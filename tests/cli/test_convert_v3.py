@@ -21,19 +21,6 @@ def test_without_an_option_there_is_nothing_to_convert(
     assert "--output DIR writes" in " ".join(said.split())
 
 
-def test_it_is_written_anew_elsewhere_and_verified(
-    result_copy: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "out"
-    sizes = ["--data-file-size-in-mb", "0.004", "--video-file-size-in-mb", "0.01"]
-    assert main(["convert", str(result_copy), str(out), *sizes]) == 0
-    assert len(list((out / "data").rglob("*.parquet"))) > 1
-    assert main(["verify", str(out), "--source", str(result_copy), "--bytes"]) == 0
-    assert "matches" in capsys.readouterr().out
-    assert main(["verify", str(out), "--source", str(out)]) == 3
-    assert "RESULT and --source are the same dataset" in capsys.readouterr().err
-
-
 def test_a_plan_of_it_can_be_looked_at(
     result_copy: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -10,9 +10,6 @@ import pytest
 
 from leconvert.cli.main import main
 from tests.hub import WRITE_TOKEN, StandIn
-from tests.hub.fixtures import hub, lone_client, pauses
-
-__all__ = ["hub", "lone_client", "pauses"]
 
 REPO = "tester/arm"
 

@@ -11,13 +11,7 @@ from typing import Any
 import pytest
 from av import __version__ as av_version
 
-from leconvert.cli.doctor import (
-    Examination,
-    Package,
-    doctor_lines,
-    examine,
-    import_troubles,
-)
+from leconvert.cli.doctor import Examination, Package, doctor_lines, examine, import_troubles
 from leconvert.media import pyav
 from leconvert.support.extras import command_for_extra, install_command
 from leconvert.workdir import fscheck

@@ -15,10 +15,7 @@ from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.transfer.client import check_can_push
 from tests.cli.test_reruns import flip_a_byte
 from tests.hub import READ_TOKEN, WRITE_TOKEN, StandIn
-from tests.hub.fixtures import hub, lone_client, pauses
 from tests.trees import snapshot
-
-__all__ = ["hub", "lone_client", "pauses"]
 
 
 def dataset(root: Path, episodes: int) -> None:
@@ -180,10 +177,7 @@ def reader(hub: StandIn, monkeypatch: pytest.MonkeyPatch) -> StandIn:
     ],
 )
 def test_a_token_that_can_only_read_is_found_before_the_work(
-    command: list[str],
-    here: Path,
-    reader: StandIn,
-    capsys: pytest.CaptureFixture[str],
+    command: list[str], here: Path, reader: StandIn, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = snapshot(here)
     assert main(command) == 16

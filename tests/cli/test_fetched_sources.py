@@ -17,11 +17,8 @@ from leconvert.transfer.store import download_dir
 from leconvert.workdir.swap import source_dir
 from tests.hub import Fault, StandIn
 from tests.hub.access import WRITE_TOKEN
-from tests.hub.fixtures import hub, lone_client, pauses
 from tests.program import run_leconvert
 from tests.trees import digest_of, snapshot
-
-__all__ = ["hub", "lone_client", "pauses"]
 
 REPO = "tester/arm"
 BROKEN = "data/chunk-000/episode_000001.parquet"

@@ -18,11 +18,8 @@ from leconvert.remote.provenance import Origin, known_origin, read_provenance
 from leconvert.support.machine import lerobot_home
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from tests.hub import WRITE_TOKEN, Fault, StandIn
-from tests.hub.fixtures import hub, lone_client, pauses
 from tests.program import Leconvert
 from tests.trees import digest_of, snapshot
-
-__all__ = ["hub", "lone_client", "pauses"]
 
 CAMERA = CameraSpec(key="observation.images.top", width=64, height=48)
 

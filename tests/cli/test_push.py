@@ -21,9 +21,6 @@ from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.transfer.options import PushOptions
 from leconvert.workdir.swap import is_converted
 from tests.hub import READ_TOKEN, WRITE_TOKEN, Fault, StandIn
-from tests.hub.fixtures import api_of, hub, lone_client, pauses
-
-__all__ = ["api_of", "hub", "lone_client", "pauses"]
 
 REPO = "tester/arm"
 

@@ -101,10 +101,7 @@ def test_a_table_of_floats_among_tables_of_whole_numbers_is_no_other(
 
 @pytest.mark.parametrize(
     ("column", "values"),
-    [
-        ("frame_index", [0.0, float("nan"), 2.0, 3.0]),
-        ("episode_index", [1.0, 1.0, 1.5, 1.0]),
-    ],
+    [("frame_index", [0.0, float("nan"), 2.0, 3.0]), ("episode_index", [1.0, 1.0, 1.5, 1.0])],
 )
 def test_floats_that_are_no_whole_numbers_are_refused_before_any_work(
     source: Path,

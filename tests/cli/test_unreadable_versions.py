@@ -19,11 +19,8 @@ from leconvert.loading import EpisodeStream
 from leconvert.support.errors import SourceError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from tests.hub import WRITE_TOKEN, StandIn
-from tests.hub.fixtures import hub, lone_client, pauses
 from tests.program import Leconvert
 from tests.trees import snapshot
-
-__all__ = ["hub", "lone_client", "pauses"]
 
 READS = "in its meta/info.json. leconvert reads v2.0, v2.1 and v3.0"
 STORAGE = "stores its data as lance. leconvert reads only parquet and MP4 files"

@@ -81,7 +81,9 @@ def test_a_source_that_is_no_folder_is_a_wrong_path(
     assert "--source is the dataset that it was made from." in said
 
 
-def test_result_and_source_in_each_others_places_differ(
-    small_result: Path, small_source: Path
+def test_result_and_source_in_each_others_places_differ_and_in_one_place_are_refused(
+    small_result: Path, small_source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert verify(small_source, small_result) == 10
+    assert verify(small_result, small_result) == 3
+    assert "RESULT and --source are the same dataset" in capsys.readouterr().err

@@ -9,14 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import av
 import comparison
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from comparison import V21Source
-from tests.drift import drifted
+from tests.drift import drifted, remux
 from tests.mp4_boxes import Box, changed, edit_list
 from tests.oddities import ODDITIES
 from tests.trees import snapshot
@@ -141,17 +140,7 @@ def with_other_rate(root: Path) -> None:
 def in_fragments(root: Path) -> None:
     """Write the second clip as a fragmented MP4, which has no index of all frames."""
     make_dataset(root, DatasetSpec(episodes=3, frames=(8, 5, 9), cameras=(_TOP,)))
-    clip, whole = clips_of(root)[1], root.parent / "whole.mp4"
-    clip.rename(whole)
-    with (
-        av.open(str(whole)) as source,
-        av.open(str(clip), "w", options={"movflags": "frag_keyframe+empty_moov"}) as target,
-    ):
-        stream = target.add_stream_from_template(source.streams.video[0])
-        for packet in source.demux(video=0):
-            if packet.dts is not None:
-                packet.stream = stream
-                target.mux(packet)
+    remux(clips_of(root)[1], movflags="frag_keyframe+empty_moov")
 
 
 UNFIT: dict[str, tuple[Callable[[Path], Any], list[str], int]] = {
@@ -163,13 +152,9 @@ UNFIT: dict[str, tuple[Callable[[Path], Any], list[str], int]] = {
         changed_second_clip(drifted), ["shows frames for different lengths of time"], 5,
     ),
     "29.97 declared as 30": (with_other_rate, ["has another frame rate than fps"], 2),
-    "sound": (
-        ODDITIES["audio in some clips"], ["has sound or other further tracks"], 5,
-    ),
+    "sound": (ODDITIES["audio in some clips"], ["has sound or other further tracks"], 5),
     "fragments": (in_fragments, ["has an index that cannot be used as it is"], 5),
-    "columns of another type": (
-        with_other_type, ["has other columns or types than the result"], 5,
-    ),
+    "columns of another type": (with_other_type, ["has other columns or types than the result"], 5),
 }  # fmt: skip
 
 

@@ -143,10 +143,6 @@ def test_tasks_and_episodes_are_read_as_lerobots_code_reads_them(dataset: Path) 
     pd.testing.assert_frame_equal(ours.episodes.to_pandas(), theirs.episodes.to_pandas())
 
 
-def loaded(loader: StreamLoader) -> list[list[int]]:
-    return [batch["index"].tolist() for batch in loader]
-
-
 @pytest.mark.parametrize(
     ("backend", "deltas"),
     [("torchcodec", None), ("pyav", WINDOWS)],
@@ -258,18 +254,6 @@ def test_depth_codes_become_lerobots_millimetres(use_log: bool) -> None:
     assert torch.equal(scale.millimetres(codes).movedim(-1, -3), wanted)
 
 
-def test_ranks_and_workers_are_disjoint_and_together_complete(dataset: Path) -> None:
-    frames: list[int] = []
-    tasks: list[tuple[int, str]] = []
-    for rank in range(2):
-        stream = EpisodeStream(dataset, rank=rank, world_size=2, episode_pool_size=2)
-        for batch in StreamLoader(stream, batch_size=4, num_workers=2):
-            frames += batch["index"].tolist()
-            tasks += zip(batch["task_index"].tolist(), batch["task"], strict=True)
-    assert sorted(frames) == list(range(sum(LENGTHS)))
-    assert set(tasks) == {(0, "Pick up the cube."), (1, "Put the cube into the bowl.")}
-
-
 def test_batches_of_workers_hold_the_samples_of_lerobot(dataset: Path) -> None:
     from lerobot.datasets.lerobot_dataset import LeRobotDataset
 
@@ -285,29 +269,3 @@ def test_batches_of_workers_hold_the_samples_of_lerobot(dataset: Path) -> None:
     )
     assert comparison.differences == ()
     assert comparison.samples == sum(LENGTHS)
-
-
-def test_resuming_after_any_batch_equals_never_stopping(make_v30: Make) -> None:
-    # Workers may get the order wrong, which shows without pictures.
-    dataset = make_v30(DatasetSpec(episodes=len(LENGTHS), frames=LENGTHS, cameras=()))
-
-    def make() -> StreamLoader:
-        stream = EpisodeStream(dataset, episode_pool_size=2, rank=0, world_size=1)
-        return StreamLoader(stream, batch_size=12, num_workers=3, drop_last=True)
-
-    whole = make()
-    length = len(whole)
-    states = [whole.state_dict()]
-    batches = []
-    for batch in whole:
-        batches.append(batch["index"].tolist())
-        states.append(whole.state_dict())
-    assert len(batches) == length
-    second = loaded(whole)
-    assert whole.epoch == 2
-    for number in range(0, len(states), 2):
-        again = make()
-        again.load_state_dict(states[number])
-        assert loaded(again) == batches[number:]
-        assert again.epoch == 1
-    assert loaded(again) == second

@@ -40,10 +40,7 @@ MODALITY = {
         "force": {"start": 0, "end": 2, "original_key": "effort"},
     },
     "video": {"ego": {"original_key": "observation.images.top"}, "wrist": {}},
-    "annotation": {
-        "human.task": {},
-        "human.validity": {"original_key": "annotation.valid"},
-    },
+    "annotation": {"human.task": {}, "human.validity": {"original_key": "annotation.valid"}},
 }
 STATS = {name: {"mean": [0.0]} for name in ("observation.state", "action", "effort")}
 RELATIVE = {name: {"max": [[1.0]]} for name in ("arm", "force")}

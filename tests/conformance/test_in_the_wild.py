@@ -318,11 +318,3 @@ def test_lerobot_pairs_names_with_values_and_so_loses_values_without_a_name(tmp_
     assert len(make_robot_action(dataset[0]["observation.state"][None], state)) == 3
     warned = {found["code"] for found in ended.record["findings"] if found["severity"] == "warning"}
     assert warned == {"feature-names"}
-
-
-def test_git_lfs_pointers_are_refused_with_what_gets_the_files(tmp_path: Path) -> None:
-    IN_THE_WILD["Git LFS pointers instead of files"](tmp_path / "source")
-    ended = convert_as_told(tmp_path / "source", tmp_path / "result")
-    assert (ended.code, ended.trouble, ended.tries) == (3, None, 1)
-    assert "6 of 10 files" in ended.said
-    assert "Git LFS" in ended.said

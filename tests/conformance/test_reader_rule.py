@@ -18,11 +18,7 @@ import pytest
 from lerobot.datasets.feature_utils import get_hf_features_from_features
 from lerobot.datasets.io_utils import hf_transform_to_torch, load_nested_dataset
 
-from leconvert.tables.schemas import (
-    declaration_of,
-    dtype_name,
-    read_by_lerobot,
-)
+from leconvert.tables.schemas import declaration_of, dtype_name, read_by_lerobot
 from leconvert.testing.dataset import encode_png
 
 NUMBERS = [

@@ -69,18 +69,13 @@ def test_data_and_cameras_share_their_cuts(streamed: Streamed) -> None:
     assert len(comparison.video_files(streamed.ours)) == 2 * _WORKERS
 
 
-def test_every_frame_is_the_sources_frame(streamed: Streamed) -> None:
-    source = streamed.source
-    compared = comparison.assert_every_frame_is_the_sources(
-        streamed.ours, source, "torchcodec", window=4
-    )
+def test_every_frame_row_packet_and_time_is_the_sources(streamed: Streamed) -> None:
+    ours, source = streamed.ours, streamed.source
+    compared = comparison.assert_every_frame_is_the_sources(ours, source, "torchcodec", window=4)
     assert compared == 2 * sum(source.lengths)
-
-
-def test_rows_packets_and_times_are_the_sources(streamed: Streamed) -> None:
-    comparison.assert_rows_are_the_sources(streamed.ours, streamed.source)
-    comparison.assert_packets_are_the_sources(streamed.ours, streamed.source)
-    comparison.assert_exact_times(comparison.episodes_table(streamed.ours), streamed.source)
+    comparison.assert_rows_are_the_sources(ours, source)
+    comparison.assert_packets_are_the_sources(ours, source)
+    comparison.assert_exact_times(comparison.episodes_table(ours), source)
 
 
 def test_every_loader_worker_has_a_shard_of_its_own(streamed: Streamed) -> None:
@@ -128,9 +123,7 @@ def test_lerobots_streaming_class_reads_one_video_file_of_a_camera_and_no_second
     assert said == [True, False]
 
 
-def test_frames_that_the_reference_layout_loses_load_and_no_others_are_lost(
-    tmp_path: Path,
-) -> None:
+def test_frames_that_the_reference_layout_loses_load_and_no_others_are_lost(tmp_path: Path) -> None:
     from lerobot.datasets import LeRobotDataset
     from lerobot.datasets.video_utils import FrameTimestampError
 

@@ -10,13 +10,7 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-__all__ = [
-    "ROOT",
-    "Block",
-    "blocks_of",
-    "inline_code_of",
-    "page_names",
-]
+__all__ = ["ROOT", "Block", "blocks_of", "inline_code_of", "page_names"]
 
 ROOT = Path(__file__).resolve().parents[2]
 _NOT_RUN = re.compile(r"<!-- not run: (.+?) -->\s*\Z", re.DOTALL)

@@ -459,7 +459,7 @@ def make_dataset(
             try:
                 verified = None if is_more else _compared(options, found, conversion, control)
             except (TargetError, VerificationError):
-                found.release()  # nothing is made of it
+                found.release()  # no conversion follows
                 raise
             is_there = verified is not None
         record = {"already_converted": str(found.target), "verified": verified}

@@ -152,10 +152,7 @@ SOUND = {
         ({}, []),
         ({"torch": None}, ["torch is not installed"]),
         ({"torchcodec": None}, ["torchcodec is not installed"]),
-        (
-            {"ffmpeg": None, "torchcodec_trouble": "x"},
-            ["torchcodec 0.11 finds no suitable FFmpeg"],
-        ),
+        ({"ffmpeg": None, "torchcodec_trouble": "x"}, ["torchcodec 0.11 finds no suitable FFmpeg"]),
         ({"torchcodec_trouble": "wrong symbol"}, ["torchcodec cannot be imported"]),
         ({"wants_cuda": True}, ["torch sees no GPU"]),
         ({"wants_cuda": True, "cuda": True}, []),

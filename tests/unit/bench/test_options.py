@@ -268,8 +268,5 @@ def test_a_bucket_of_data_files_has_its_metadata_in_the_repository() -> None:
 
     assert bucket.placed().root == "hf://buckets/lab/set"
     placed = apart.placed()
-    assert (placed.root, placed.data_files_root) == (
-        "hf://datasets/lab/set",
-        "hf://buckets/lab/b",
-    )
+    assert (placed.root, placed.data_files_root) == ("hf://datasets/lab/set", "hf://buckets/lab/b")
     assert (placed.source, placed.read_from) == ("bucket", "bucket")

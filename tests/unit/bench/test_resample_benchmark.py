@@ -18,11 +18,7 @@ from torch.utils.data import DataLoader
 
 from leconvert.bench.environment import GpuUse
 from leconvert.bench.options import ResampleOptions
-from leconvert.bench.pipelines import (
-    Pipeline,
-    measure_batch_size,
-    ratios,
-)
+from leconvert.bench.pipelines import Pipeline, measure_batch_size, ratios
 from leconvert.bench.resampling import (
     SyntheticSet,
     everything,

@@ -82,12 +82,7 @@ def order_of(weights: list[float], *, seed: int = 0, times: int = 1) -> MixedOrd
 
 
 @pytest.mark.parametrize(
-    "weights",
-    [
-        [0.999, 0.001],
-        [0.31, 0.29, 0.17, 0.11, 0.07, 0.05],
-        [1] * 60,
-    ],
+    "weights", [[0.999, 0.001], [0.31, 0.29, 0.17, 0.11, 0.07, 0.05], [1] * 60]
 )
 def test_any_thousand_samples_have_the_shares_to_within_a_hundredth(weights: list[float]) -> None:
     order = order_of(weights)

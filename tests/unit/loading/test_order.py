@@ -25,11 +25,7 @@ def frames_of(order: EpisodeOrder, share: Share, **options: int) -> np.ndarray:
 
 
 def global_batches(
-    order: EpisodeOrder,
-    topology: tuple[int, int, int],
-    *,
-    drop_last: bool = False,
-    **options: int,
+    order: EpisodeOrder, topology: tuple[int, int, int], *, drop_last: bool = False, **options: int
 ) -> list[list[tuple[int, int]]]:
     """Take a batch of each rank, worker after worker, and deal its samples in turn."""
     ranks, workers, batch_size = topology

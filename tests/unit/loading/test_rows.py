@@ -15,7 +15,7 @@ from leconvert.loading import EpisodeStream
 from leconvert.loading.episodes import RowReader
 from leconvert.loading.metadata import load_meta
 from leconvert.support.errors import SourceError, UnreadableSourceError
-from leconvert.testing.defects import edit_info
+from leconvert.testing import edit_info
 from leconvert.transfer.files import OpenFile, SparseFile, files_at
 
 

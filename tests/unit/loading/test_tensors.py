@@ -130,10 +130,7 @@ def test_a_shared_that_nobody_opens_gives_its_memory_back(sender: Sender) -> Non
 def test_batches_that_are_kept_stay_as_they_were(v30: Path) -> None:
     def make(workers: int) -> StreamLoader:
         return StreamLoader(
-            EpisodeStream(v30),
-            batch_size=2,
-            num_workers=workers,
-            persistent_workers=workers > 0,
+            EpisodeStream(v30), batch_size=2, num_workers=workers, persistent_workers=workers > 0
         )
 
     kept, expected = make(1), make(0)

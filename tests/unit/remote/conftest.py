@@ -97,9 +97,7 @@ def large_clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
         frames=[12, 7, 9, 15, 5, 8],
         cameras=tuple(
             CameraSpec(
-                key=f"observation.images.{name}",
-                noise_amplitude=90,
-                target_clip_bytes=size_bytes,
+                key=f"observation.images.{name}", noise_amplitude=90, target_clip_bytes=size_bytes
             )
             for name, size_bytes in (("top", 60_000), ("wrist", 30_000))
         ),

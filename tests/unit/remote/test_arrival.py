@@ -11,12 +11,7 @@ from tests.hub import READ_TOKEN, StandIn
 
 from leconvert.cli import main
 from leconvert.remote.provenance import Origin, provenance_path, read_origin
-from leconvert.remote.source import (
-    check_convertible,
-    download,
-    find_converted,
-    resolve_revision,
-)
+from leconvert.remote.source import check_convertible, download, find_converted, resolve_revision
 from leconvert.support.errors import HubError, SourceError
 from leconvert.workdir.records import WorkDir
 

@@ -89,12 +89,7 @@ def test_our_part_is_written_anew_in_its_place() -> None:
 
 def test_where_it_came_from_is_told() -> None:
     known = Provenance(
-        "lab/arm",
-        "v2.1",
-        "c" * 40,
-        {"retime": True},
-        {"gap": 3, "extra": 1},
-        ("tasks renumbered",),
+        "lab/arm", "v2.1", "c" * 40, {"retime": True}, {"gap": 3, "extra": 1}, ("tasks renumbered",)
     )
     card = _render(None, provenance=known)
     assert f"[lab/arm](https://huggingface.co/datasets/lab/arm/tree/{'c' * 40}) at `v2.1`" in card

@@ -14,12 +14,7 @@ from tests.unit.remote.conftest import REPO
 
 from leconvert.remote.provenance import Origin, known_origin
 from leconvert.remote.source import already_converted, download, download_dataset
-from leconvert.support.errors import (
-    HubError,
-    InterruptedRunError,
-    StorageError,
-    TargetError,
-)
+from leconvert.support.errors import HubError, InterruptedRunError, StorageError, TargetError
 from leconvert.transfer.store import download_dir, part_in
 
 FILES = {

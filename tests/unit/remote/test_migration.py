@@ -82,11 +82,7 @@ def whole_clips(hub: StandIn) -> list[str]:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_commit_holds_what_a_conversion_writes_and_no_clip_moves(
-    hub: StandIn,
-    expected: Hashes,
-    large_clips: Path,
-    tmp_path: Path,
-    layout: str,
+    hub: StandIn, expected: Hashes, large_clips: Path, tmp_path: Path, layout: str
 ) -> None:
     repo = hub.add_repo(REPO, large_clips)
     first = repo.branches["main"]

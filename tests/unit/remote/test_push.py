@@ -303,10 +303,7 @@ def test_a_repo_that_changed_since_it_was_converted_is_a_conflict(
     ("change", "said"),
     [
         ({"fps": 11}, "it has 11 frames per second, the result 30"),
-        (
-            {"codebase_version": "v1.6"},
-            "So it is unknown which files a push may replace",
-        ),
+        ({"codebase_version": "v1.6"}, "So it is unknown which files a push may replace"),
         ({"codebase_version": "v3.0"}, "already holds another v3.0 dataset"),
         ({"features": {}}, "it has no feature"),
     ],
@@ -583,11 +580,7 @@ def test_a_tag_that_somebody_moves_or_removes_during_the_upload_is_left_alone(
 
 @pytest.mark.parametrize(
     ("headers", "refused", "asked"),
-    [
-        ({"Retry-After": "20"}, 4, 20.0),
-        ({"RateLimit": '"api";r=0;t=280'}, 3, 280.0),
-        ({}, 6, 0.0),
-    ],
+    [({"Retry-After": "20"}, 4, 20.0), ({"RateLimit": '"api";r=0;t=280'}, 3, 280.0), ({}, 6, 0.0)],
     ids=["retry-after", "rate limit", "not said"],
 )
 def test_a_hub_that_asks_to_wait_is_waited_for(

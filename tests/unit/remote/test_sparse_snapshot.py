@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import constants, snapshot_download
+from tests.drift import remux
 from tests.hub import Fault, StandIn
 from tests.mp4_boxes import Box, changed, with_bytes_over, with_zeros_over
 from tests.plans import open_or_plan
@@ -144,21 +145,6 @@ def test_findings_are_those_of_the_whole_dataset(
     assert said(outlined) == said(local)
 
 
-def fragmented(clip: Path) -> None:
-    import av
-
-    with (
-        av.open(str(clip)) as old,
-        av.open(f"{clip}.mp4", "w", options={"movflags": "+frag_keyframe+empty_moov"}) as new,
-    ):
-        stream = new.add_stream_from_template(old.streams.video[0])
-        for packet in old.demux(video=0):
-            if packet.dts is not None:
-                packet.stream = stream
-                new.mux(packet)
-    Path(f"{clip}.mp4").replace(clip)
-
-
 def with_more(clip: Path, change: Callable[[Box], None]) -> None:
     clip.write_bytes(changed(clip.read_bytes(), change))
 
@@ -169,7 +155,12 @@ def with_more(clip: Path, change: Callable[[Box], None]) -> None:
     [
         # Without an edit list (this file begins with an empty moov) each frame is shown one frame
         # late.
-        pytest.param(fragmented, True, ["frame-times", "remux"], id="to be remuxed"),
+        pytest.param(
+            partial(remux, movflags="+frag_keyframe+empty_moov"),
+            True,
+            ["frame-times", "remux"],
+            id="to be remuxed",
+        ),
         pytest.param(partial(with_more, change=with_bytes_over), True, [], id="decoded"),
         pytest.param(partial(with_more, change=with_zeros_over), False, [], id="zeros in front"),
     ],
@@ -262,15 +253,7 @@ def test_clean_removes_an_outline_with_the_last_run_that_needs_it(
     arm: StandIn, tmp_path: Path
 ) -> None:
     work = tmp_path / "work"
-    command = [
-        "plan",
-        "--repo-id",
-        REPO,
-        "--output",
-        str(tmp_path / "out"),
-        "--work-dir",
-        str(work),
-    ]
+    command = f"plan --repo-id {REPO} --output {tmp_path}/out --work-dir {work}".split()
     assert main(command) == 0
     first = arm.repo(REPO).branches["main"]
     second = arm.add_commit(REPO, {"README.md": b"# Another\n"})
@@ -287,19 +270,12 @@ def test_clean_removes_an_outline_with_the_last_run_that_needs_it(
 def planned(hub: StandIn, source: Path, tmp_path: Path) -> OpenedRun:
     made = outline_of(hub, source, tmp_path / "work")
     return open_or_plan(
-        made.tree,
-        tmp_path / "out",
-        tmp_path / "work",
-        arrival=SparseOrigin(**asdict(made.origin)),
+        made.tree, tmp_path / "out", tmp_path / "work", arrival=SparseOrigin(**asdict(made.origin))
     )
 
 
 def test_where_an_outline_holds_some_files_whole_workers_fetch_the_others(
-    hub: StandIn,
-    small_source: Path,
-    result: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    hub: StandIn, small_source: Path, result: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clips = {path.name: path.stat().st_size for path in (small_source / CLIP).parent.iterdir()}
     limit = sorted(clips.values())[2]

@@ -182,11 +182,7 @@ def test_a_hub_that_stays_silent_is_given_up(
 
 @pytest.mark.parametrize("asked", ["listing", "range"])
 def test_a_request_to_stop_ends_the_waiting(
-    hub: StandIn,
-    repo: HubStore,
-    files: dict[str, RemoteFile],
-    pauses: list[float],
-    asked: str,
+    hub: StandIn, repo: HubStore, files: dict[str, RemoteFile], pauses: list[float], asked: str
 ) -> None:
     hub.break_requests(Fault("status", path="/resolve/|/tree/", status=503, times=None))
     store = replace(repo, should_stop=lambda: bool(pauses))
@@ -202,11 +198,7 @@ def test_a_request_to_stop_ends_the_waiting(
 
 @pytest.mark.parametrize(("status", "error"), [(403, HubAccessError), (404, HubError)])
 def test_what_will_not_change_is_not_tried_again(
-    hub: StandIn,
-    repo: HubStore,
-    files: dict[str, RemoteFile],
-    status: int,
-    error: type[Exception],
+    hub: StandIn, repo: HubStore, files: dict[str, RemoteFile], status: int, error: type[Exception]
 ) -> None:
     hub.break_requests(Fault("status", path="/resolve/", status=status))
     with pytest.raises(error):

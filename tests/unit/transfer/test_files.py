@@ -35,8 +35,7 @@ class _Answer(BaseHTTPRequestHandler):
 
 
 @pytest.mark.parametrize(
-    ("status", "said"),
-    [(404, "is missing"), (403, "is missing"), (503, "503"), (None, "Connect")],
+    ("status", "said"), [(404, "is missing"), (403, "is missing"), (503, "503"), (None, "Connect")]
 )
 def test_a_web_server_that_fails_or_is_gone_is_no_missing_file(
     status: int | None, said: str

@@ -8,13 +8,7 @@ from pathlib import Path
 import pytest
 
 from leconvert.cli import doctor
-from leconvert.cli.doctor import (
-    NoAnswerError,
-    ask,
-    import_troubles,
-    library_loads,
-    probe_diagnosis,
-)
+from leconvert.cli.doctor import NoAnswerError, ask, import_troubles, library_loads, probe_diagnosis
 
 
 def _python(code: str) -> list[str]:
@@ -51,10 +45,7 @@ def test_a_library_loads_or_does_not() -> None:
 
 @pytest.mark.parametrize(
     ("answer", "why"),
-    [
-        ('{"error": "UsageError", "message": "No."}', "No."),
-        ("nonsense", "it answered 'nonsense'"),
-    ],
+    [('{"error": "UsageError", "message": "No."}', "No."), ("nonsense", "it answered 'nonsense'")],
 )
 def test_a_diagnosis_that_cannot_be_read_is_told_why_not(
     answer: str, why: str, monkeypatch: pytest.MonkeyPatch

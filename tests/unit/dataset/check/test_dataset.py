@@ -36,6 +36,7 @@ from tests.dataset_damage import (
     set_stat,
     truncate,
 )
+from tests.drift import remux
 
 import leconvert
 from leconvert import media
@@ -46,10 +47,11 @@ from leconvert.dataset.findings import V3_CATALOGUE, grouped
 from leconvert.dataset.formats.v2 import read_info
 from leconvert.dataset.formats.v3 import rows
 from leconvert.model.float32_tolerance import frames_out_of_reach
-from leconvert.model.values import Finding, LayoutOptions, Slice
+from leconvert.model.values import Finding, Slice
 from leconvert.support.errors import SourceError, UnreadableSourceError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
+CAMERA = "observation.images.top"
 FILE = "videos/observation.images.top/file_index"
 FROM = "videos/observation.images.top/from_timestamp"
 TO = "videos/observation.images.top/to_timestamp"
@@ -121,13 +123,15 @@ def drop_last_row(table: pa.Table) -> pa.Table:
     return table.slice(0, table.num_rows - 1)
 
 
-def drop_last_frame(root: Path) -> None:
-    index = media.read_clip_index(root / TOP)
-    fps = json.loads((root / "meta/info.json").read_bytes())["fps"]
-    shorter = root / "shorter.mp4"
-    part = Slice(str(root / TOP), 0, index.num_samples - 1)
-    media.join_clips([part], shorter, fps=Fraction(str(fps)))
-    shorter.replace(root / TOP)
+def joined(*parts: tuple[int, int]) -> Damage:
+    """Let the video be made of these parts of it: where each begins, and how many frames it has."""
+
+    def damage(root: Path) -> None:
+        slices = [Slice(str(root / TOP), *part) for part in parts]
+        media.join_clips(slices, root / "joined.mp4", fps=Fraction(30))
+        (root / "joined.mp4").replace(root / TOP)
+
+    return damage
 
 
 def lose_episodes_and_rows(root: Path) -> None:
@@ -137,89 +141,42 @@ def lose_episodes_and_rows(root: Path) -> None:
 
 def fragment(root: Path) -> None:
     """Remux the video into a fragmented MP4, with the same frames at the same times."""
-    target = root / "fragmented.mp4"
-    options = {
-        "movflags": "frag_keyframe+empty_moov+default_base_moof",
-        "video_track_timescale": "15360",
-    }
-    with av.open(str(root / TOP)) as source, av.open(str(target), "w", options=options) as result:
-        stream = result.add_stream_from_template(source.streams.video[0])
-        for packet in source.demux(video=0):
-            if packet.dts is not None:
-                packet.stream = stream
-                result.mux(packet)
-    target.replace(root / TOP)
+    flags = "frag_keyframe+empty_moov+default_base_moof"
+    remux(root / TOP, movflags=flags, video_track_timescale="15360")
 
 
-def split_data(root: Path) -> None:
-    """Give the last episode a data file of its own, whose name sorts before the first."""
+def last_apart(root: Path, others: int, last: int, *, reverse: bool = False) -> None:
+    """Give the last episode a data file of its own, perhaps with columns in another order."""
     with pq.ParquetFile(root / DATA) as file:
         groups = [file.read_row_group(n) for n in range(file.num_row_groups)]
-    for name, part in (("file-001", groups[:-1]), ("file-000", groups[-1:])):
-        path = root / f"data/chunk-000/{name}.parquet"
+    own = groups[-1].select(groups[-1].column_names[::-1]) if reverse else groups[-1]
+    for number, part in ((others, groups[:-1]), (last, [own])):
+        path = root / f"data/chunk-000/file-00{number}.parquet"
         with pq.ParquetWriter(path, part[0].schema) as writer:
             for group in part:
                 writer.write_table(group)
-    column = "data/file_index"
-    rewrite(EPISODES, set_cells(column, r0=1, r1=1, r2=1, r3=1, r4=0))(root)
-
-
-def second_schema(root: Path) -> None:
-    """Give the last episode a data file of its own, with columns in another order."""
-    with pq.ParquetFile(root / DATA) as file:
-        groups = [file.read_row_group(n) for n in range(file.num_row_groups)]
-    last = groups[-1].select(groups[-1].column_names[::-1])
-    for name, part in (("file-000", groups[:-1]), ("file-001", [last])):
-        path = root / f"data/chunk-000/{name}.parquet"
-        with pq.ParquetWriter(path, part[0].schema) as writer:
-            for group in part:
-                writer.write_table(group)
-    rewrite(EPISODES, set_cells("data/file_index", r4=1))(root)
+    cells = {f"r{row}": others for row in range(4)} | {"r4": last}
+    rewrite(EPISODES, set_cells("data/file_index", **cells))(root)
 
 
 def no_frames(root: Path) -> None:
     """Leave an MP4 that is whole and has no frames."""
-    options = {"movflags": "empty_moov"}
-    target = root / "empty.mp4"
+    target, options = root / "empty.mp4", {"movflags": "empty_moov"}
     with av.open(str(root / TOP)) as source, av.open(str(target), "w", options=options) as result:
         result.add_stream_from_template(source.streams.video[0])
         result.start_encoding()
     target.replace(root / TOP)
 
 
-def repeat_first_frame(root: Path) -> None:
-    """Let the video have its first frame once more at its end."""
-    index = media.read_clip_index(root / TOP)
-    path = str(root / TOP)
-    parts = [Slice(path, 0, index.num_samples), Slice(path, 0, 1)]
-    media.join_clips(parts, root / "longer.mp4", fps=Fraction(30))
-    (root / "longer.mp4").replace(root / TOP)
-
-
-def insert_a_frame(root: Path) -> None:
-    """Let the video have its first frame once more after the first episode."""
-    frames = media.read_clip_index(root / TOP).num_samples
-    cut = (0, 12), (0, 1), (12, frames - 12)
-    parts = [Slice(str(root / TOP), *part) for part in cut]
-    media.join_clips(parts, root / "longer.mp4", fps=Fraction(30))
-    (root / "longer.mp4").replace(root / TOP)
-
-
 def pause(root: Path) -> None:
     """Let the last two episodes come a second later, as meta/episodes then says as well."""
-    target = root / "paused.mp4"
-    options = {"video_track_timescale": "15360"}
-    with av.open(str(root / TOP)) as source, av.open(str(target), "w", options=options) as result:
-        stream = result.add_stream_from_template(source.streams.video[0])
-        for packet in source.demux(video=0):
-            if packet.dts is None or packet.pts is None:
-                continue
-            if packet.pts * packet.time_base >= Fraction(20, 30):
-                packet.pts += 15360
-                packet.dts += 15360
-            packet.stream = stream
-            result.mux(packet)
-    target.replace(root / TOP)
+
+    def later(packet: Any) -> None:
+        if packet.pts * packet.time_base >= Fraction(20, 30):
+            packet.pts += 15360
+            packet.dts += 15360
+
+    remux(root / TOP, later, video_track_timescale="15360")
     begins = set_cells(FROM, r3=20 / 30 + 1, r4=29 / 30 + 1)
     ends = set_cells(TO, r3=29 / 30 + 1, r4=44 / 30 + 1)
     rewrite(EPISODES, lambda table: ends(begins(table)))(root)
@@ -276,9 +233,7 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
     "a folder for a video": ("error unreadable-file", folder_instead(TOP)),
     "a folder for episodes": ("error unreadable-file", folder_instead(EPISODES)),
     "a pipe for episodes": ("error unreadable-file", pipe_instead(EPISODES)),
-    "a camera described by no object": (
-        "error info-value", edit_feature("observation.images.top", info=True),
-    ),
+    "a camera described by no object": ("error info-value", edit_feature(CAMERA, info=True)),
     "a byte order mark": ("error unreadable-file", byte_order_mark("meta/info.json")),
     "a byte order mark of statistics": (
         "error unreadable-file", byte_order_mark("meta/stats.json"),
@@ -330,7 +285,7 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
     "videos of a camera that is not declared": (
         "warning undeclared-camera",
         lambda root: shutil.copytree(
-            root / "videos/observation.images.top", root / "videos/observation.images.back"
+            root / f"videos/{CAMERA}", root / "videos/observation.images.back"
         ),
     ),
     "a desktop's file": (
@@ -360,9 +315,7 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
     "a default column not declared": (
         "error feature", edit_json("meta/info.json", lambda info: info["features"].pop("index")),
     ),
-    "no names of axes": (
-        "warning feature-names", edit_feature("observation.images.top", names=None),
-    ),
+    "no names of axes": ("warning feature-names", edit_feature(CAMERA, names=None)),
     "tasks without pandas": (
         "error derivable", rewrite(TASKS, lambda table: table.replace_schema_metadata()),
     ),
@@ -374,9 +327,7 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
     ),
     "no rows of episodes": (
         "error no-episodes",
-        both(
-            rewrite(EPISODES, lambda table: table.slice(0, 0), row_groups=False),
-        ),
+        both(rewrite(EPISODES, lambda table: table.slice(0, 0), row_groups=False)),
     ),
     "episodes without lengths": ("error episodes-column", drop_column("length")),
     "episodes without a route": ("error episodes-column", drop_column("data/file_index")),
@@ -409,7 +360,7 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
         "error episode-range", rewrite(EPISODES, set_cells("dataset_to_index", r1=18, r2=21)),
     ),
     "a wrong length": ("error episode-range", rewrite(EPISODES, set_cells("length", r1=8))),
-    "files out of order": ("error file-order", split_data),
+    "files out of order": ("error file-order", lambda root: last_apart(root, 1, 0)),
     "a row in another file": (
         "warning episodes-location",
         rewrite(EPISODES, set_cells("meta/episodes/file_index", r4=1)),
@@ -452,7 +403,9 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
     ),
     "another number of joints": ("error dtype-mismatch", rewrite(DATA, five_joints)),
     "a scalar as text": ("error task-index", rewrite(DATA, as_text)),
-    "columns in another order": ("warning schema-mismatch", second_schema),
+    "columns in another order": (
+        "warning schema-mismatch", lambda root: last_apart(root, 0, 1, reverse=True),
+    ),
     "images that do not say so": (
         "warning image-metadata", rewrite(DATA, lambda table: table.replace_schema_metadata()),
     ),
@@ -462,19 +415,13 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
     ),
     "one row group": ("warning row-groups", rewrite(DATA, lambda table: table, row_groups=False)),
     "a row of nobody": ("error stray-rows", rewrite(DATA, too_many_rows, row_groups=False)),
-    "a row too few": (
-        "error row-count", rewrite(DATA, drop_last_row),
-    ),
+    "a row too few": ("error row-count", rewrite(DATA, drop_last_row)),
     "a wrong index": ("error global-index", rewrite(DATA, set_cells("index", r20=21))),
     "no index": ("error global-index", rewrite(DATA, set_cells("index", r20=None))),
     "a wrong episode": ("error episode-index", rewrite(DATA, set_cells("episode_index", r20=0))),
     "a wrong frame": ("error frame-index", rewrite(DATA, set_cells("frame_index", r20=1))),
-    "a time off its place": (
-        "error timestamps", rewrite(DATA, set_cells("timestamp", r1=0.034)),
-    ),
-    "rows in another order than their times": (
-        "error row-order", rewrite(DATA, swap_two_rows),
-    ),
+    "a time off its place": ("error timestamps", rewrite(DATA, set_cells("timestamp", r1=0.034))),
+    "rows in another order than their times": ("error row-order", rewrite(DATA, swap_two_rows)),
     "a time that is no number": (
         "error timestamps", rewrite(DATA, set_cells("timestamp", r1=float("nan"))),
     ),
@@ -484,7 +431,7 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
         "error empty-values", rewrite(DATA, set_cells("action", r13=[0.5, None, *[0.5] * 4])),
     ),
     "a task beyond the table": ("error task-index", rewrite(DATA, set_cells("task_index", r3=2))),
-    "a video without its last frame": ("error frame-count", drop_last_frame),
+    "a video without its last frame": ("error frame-count", joined((0, 43))),
     "an episode between two frames": (
         "error frame-times", rewrite(EPISODES, set_cells(FROM, r2=19 / 30 + 0.001)),
     ),
@@ -494,11 +441,11 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
     "episodes on the frames of another": (
         "error shared-frames", rewrite(EPISODES, set_cells(FROM, r1=0.0, r2=0.0)),
     ),
-    "a frame more than its episodes have": ("warning video-neighbours", repeat_first_frame),
+    "a frame more than its episodes have": ("warning video-neighbours", joined((0, 44), (0, 1))),
     "episodes a frame late": (
         "warning video-neighbours",
         both(
-            insert_a_frame,
+            joined((0, 12), (0, 1), (12, 32)),
             rewrite(EPISODES, set_cells(FROM, r1=13 / 30, r2=20 / 30, r3=21 / 30, r4=30 / 30)),
             rewrite(EPISODES, set_cells(TO, r1=20 / 30, r2=21 / 30, r3=30 / 30, r4=45 / 30)),
         ),
@@ -507,20 +454,15 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
     "an end that is no end": ("warning video-end", rewrite(EPISODES, set_cells(TO, r1=0.7))),
     "a timescale that is off": ("error frame-times", edit_box(TOP, b"mdhd", 15, bit=4)),
     "a keyframe less": ("warning no-keyframe", edit_box(TOP, b"stss", 8 + 6 * 4 + 3)),
-    "another size of frames": (
-        "warning shape-mismatch", edit_feature("observation.images.top", shape=[48, 32, 3]),
-    ),
-    "another codec": (
-        "warning codec-mismatch",
-        edit_feature("observation.images.top", info={"video.codec": "av1"}),
-    ),
+    "another size of frames": ("warning shape-mismatch", edit_feature(CAMERA, shape=[48, 32, 3])),
+    "another codec": ("warning codec-mismatch", edit_feature(CAMERA, info={"video.codec": "av1"})),
     "a fragmented video": ("info video-index", fragment),
     "no statistics": ("warning stats-missing", remove("meta/stats.json")),
     "a feature without statistics": (
         "warning stats-missing", edit_json("meta/stats.json", lambda stats: stats.pop("action")),
     ),
     "a statistic of another shape": (
-        "warning stats-shape", set_stat("observation.images.top", "mean", [0.1, 0.2, 0.3]),
+        "warning stats-shape", set_stat(CAMERA, "mean", [0.1, 0.2, 0.3]),
     ),
     "a count of another shape": (
         "warning stats-shape", edit_stat("action", "count", lambda v: [v]),
@@ -548,18 +490,14 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
         "warning stats-value",
         edit_stat("action", "mean", lambda v: [float("nan"), *v[1:]]),
     ),
-    "images from 0 to 255": (
-        "warning stats-value", set_stat(IMAGE, "max", [[[255.0]]] * 3),
-    ),
+    "images from 0 to 255": ("warning stats-value", set_stat(IMAGE, "max", [[[255.0]]] * 3)),
     "stale statistics": (
         "warning stats-aggregate", edit_stat("observation.state", "std", lambda v: [1.5, *v[1:]]),
     ),
     "statistics of relative actions": (
         "info stats-aggregate", edit_stat("action", "std", lambda v: [1.5, *v[1:]]),
     ),
-    "a statistic that no episode has": (
-        "warning episode-stats", drop_column("stats/action/std"),
-    ),
+    "a statistic that no episode has": ("warning episode-stats", drop_column("stats/action/std")),
     "counts of another shape": (
         "warning episode-stats",
         rewrite(EPISODES, set_cells("stats/action/count", **{f"r{n}": [1, 1] for n in range(5)})),
@@ -687,11 +625,11 @@ def test_statistics_of_one_shape_here_and_another_there_cannot_be_used(broken: P
 
 def test_a_depth_map_by_either_name_may_have_any_range(broken: Path) -> None:
     for name in ("info", "video_info"):
-        edit_feature("observation.images.top", **{name: {"is_depth_map": True}})(broken)
-        wide = edit_stat("observation.images.top", "max", lambda _: [[[4000.0]]] * 3)
+        edit_feature(CAMERA, **{name: {"is_depth_map": True}})(broken)
+        wide = edit_stat(CAMERA, "max", lambda _: [[[4000.0]]] * 3)
         wide(broken)
         assert {finding.code for finding in check_dataset(broken).findings} == {"stats-aggregate"}
-        edit_feature("observation.images.top", info=None)(broken)
+        edit_feature(CAMERA, info=None)(broken)
 
 
 def test_frames_beyond_single_precision_are_those_that_the_plan_reckons(tmp_path: Path) -> None:
@@ -707,14 +645,6 @@ def test_frames_beyond_single_precision_are_those_that_the_plan_reckons(tmp_path
     (finding,) = check_dataset(out).findings
     assert finding.code == "float32-reach"
     assert f"at least {reckoned.sum():,} of {length.sum():,} frames" in finding.message
-
-
-def test_several_video_files_of_a_camera_cannot_be_streamed(tmp_path: Path) -> None:
-    spec = DatasetSpec(episodes=3, frames=6)
-    out = tmp_path / "out"
-    source = make_dataset(tmp_path / "source", spec)
-    leconvert.convert(source, output=out, layout=LayoutOptions(video_file_size_in_mb=0.001))
-    assert codes(check_dataset(out)) == {("info", "streaming-video")}
 
 
 @pytest.mark.parametrize("change", [{"codec": "hevc"}, {"width": 64}])
@@ -739,16 +669,6 @@ def test_no_conversion_is_advised_for_the_few_clips_that_differ_from_a_right_dec
         assert "--exclude-episodes 1`" in str(finding.remedy)
 
 
-def test_a_v2_dataset_is_scanned_as_for_a_conversion(source_copy: Path) -> None:
-    report = check_dataset(source_copy)
-    assert (report.version, report.episodes, report.frames) == ("v2.1", 5, 44)
-    assert report.count("error") == 0
-    (source_copy / "data/chunk-000/episode_000003.parquet").unlink()
-    findings = check_dataset(source_copy).findings
-    (error,) = (finding for finding in findings if finding.severity == "error")
-    assert error.episode == 3
-
-
 @pytest.mark.parametrize(
     ("content", "kind"),
     [
@@ -770,11 +690,8 @@ def test_what_is_no_dataset_is_one_clear_error(
         info.write_text(content)
     with pytest.raises(kind, match=r"info\.json"):
         check_dataset(broken)
-
-
-def test_a_folder_that_is_not_there_is_one_clear_error(tmp_path: Path) -> None:
     with pytest.raises(UnreadableSourceError, match="is not a folder"):
-        check_dataset(tmp_path / "none")
+        check_dataset(broken / "none")
 
 
 def test_findings_that_are_alike_are_one_with_a_count() -> None:
@@ -813,13 +730,7 @@ MENDED = {"a task that only rows have", "tasks out of order"}
 ALL_LOST = {"a scalar as text"}
 FIRST_OF_EACH_CODE = {wanted.split()[1]: name for name, (wanted, _) in reversed(DEFECTS.items())}
 FIRST_OF_EACH_CODE["feature"] = "a dtype that nobody knows"
-TRIED = sorted(
-    {
-        *FIRST_OF_EACH_CODE.values(),
-        "truncated statistics",
-        *MENDED,
-    }
-)
+TRIED = sorted({*FIRST_OF_EACH_CODE.values(), "truncated statistics", *MENDED})
 
 
 def commands_of(finding: Finding, root: Path) -> list[list[str]]:

@@ -11,10 +11,7 @@ WRIST = "observation.images.wrist"
 SOUND = DatasetSpec(
     episodes=len(LENGTHS),
     frames=LENGTHS,
-    cameras=(
-        CameraSpec(key=TOP, width=64, height=48),
-        CameraSpec(key=WRIST, width=32, height=32),
-    ),
+    cameras=(CameraSpec(key=TOP, width=64, height=48), CameraSpec(key=WRIST, width=32, height=32)),
     tasks=("Pick up the cube.",),
     has_done=True,
     matrix_shape=(2, 3),

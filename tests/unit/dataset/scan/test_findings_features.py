@@ -139,9 +139,7 @@ def test_another_name_of_the_same_codec_is_right(source: Path) -> None:
     assert scan_source(source).findings == ()
 
 
-def test_names_that_are_nested_or_missing_are_told(
-    tmp_path: Path,
-) -> None:
+def test_names_that_are_nested_or_missing_are_told(tmp_path: Path) -> None:
     spec = DatasetSpec(episodes=1, frames=3, cameras=(), nested_names=True)
     source = make_dataset(tmp_path / "nested", spec)
     assert severities(scan_source(source)) == {"nested-names": {"info"}}
@@ -200,9 +198,7 @@ def test_names_of_any_form_are_no_warning_where_there_is_one_for_each_value_or_n
     assert {finding.severity for finding in scan_source(source).findings} <= {"info"}
 
 
-def test_names_are_counted_against_the_values_that_are_stored(
-    source: Path,
-) -> None:
+def test_names_are_counted_against_the_values_that_are_stored(source: Path) -> None:
     edit_info(source, lambda info: info["features"]["action"].update(names=SIX, shape=[5]))
     assert "feature-names" not in severities(scan_source(source, RepairOptions(fill_stats=True)))
 
@@ -238,16 +234,12 @@ def test_statistics_that_were_rounded_or_are_no_number_are_right(source: Path) -
     assert scan_source(source).findings == ()
 
 
-def test_statistics_of_v20_are_computed_of_all_but_text(
-    tmp_path: Path,
-) -> None:
+def test_statistics_of_v20_are_computed_of_all_but_text(tmp_path: Path) -> None:
     spec = replace(SOUND, codebase_version="v2.0", image_keys=("observation.images.still",))
     source = make_dataset(tmp_path / "old", spec)
     for episode, length in enumerate(LENGTHS):
         edit_table(
-            source,
-            episode,
-            lambda table, n=length: with_column(table, "note", pa.array(["x"] * n)),
+            source, episode, lambda table, n=length: with_column(table, "note", pa.array(["x"] * n))
         )
     note = {"dtype": "string", "shape": [1], "names": None}
     edit_info(source, lambda info: info["features"].update(note=note))
@@ -267,9 +259,7 @@ def test_statistics_of_v20_are_computed_of_all_but_text(
     ],
 )
 def test_a_column_without_statistics_is_seen_before_they_are_computed(
-    source_without_cameras: Path,
-    values: list[list[float | None] | None],
-    said: str,
+    source_without_cameras: Path, values: list[list[float | None] | None], said: str
 ) -> None:
     for episode in range(3):
         column = values if episode == 1 else [[1.0]] * 4
@@ -436,9 +426,7 @@ def test_groups_are_numbered_anew_where_episodes_are_dropped(
 def test_a_fragmented_clip_will_be_remuxed(source: Path, make_clip: Callable[..., None]) -> None:
     for episode, length in enumerate(LENGTHS):
         make_clip(
-            source / CLIP.format(episode),
-            length,
-            muxer={"movflags": "frag_keyframe+empty_moov"},
+            source / CLIP.format(episode), length, muxer={"movflags": "frag_keyframe+empty_moov"}
         )
     found = severities(scan_source(source))
     assert found.pop("codec-mismatch", {"warning"}) == {"warning"}
@@ -540,8 +528,7 @@ def test_unusual_but_sound_datasets_have_no_findings(tmp_path: Path, spec: Datas
     indirect=["recording"],
 )
 def test_recordings_have_exactly_what_is_known_of_them(
-    recording: Path,
-    known: dict[str, set[str]],
+    recording: Path, known: dict[str, set[str]]
 ) -> None:
     scan = scan_source(recording)
     assert severities(scan) == known
@@ -592,10 +579,7 @@ def test_lists_of_one_value_are_an_error_that_unwrapping_repairs(
     add_column(source_without_cameras, pa.array([[0.0]] * 4, kind), [1])
     finding = only(scan_source(source_without_cameras), "wrapped-scalar")
     assert (finding.severity, finding.remedy) == ("error", "--unwrap-scalars")
-    assert [remedy.flag for remedy in finding.remedies] == [
-        "--unwrap-scalars",
-        "--drop-feature x",
-    ]
+    assert [remedy.flag for remedy in finding.remedies] == ["--unwrap-scalars", "--drop-feature x"]
     scan = scan_source(source_without_cameras, RepairOptions(unwrap_scalars=True))
     assert only(scan, "wrapped-scalar").severity == "repaired"
     assert scan.repairs.unwrapped_columns == ("x",)

@@ -256,18 +256,14 @@ def test_a_camera_behind_a_link_that_is_left_out_is_no_phantom(
     assert scan_source(source, RepairOptions(drop_features=(WRIST,))).findings == ()
 
 
-def test_a_link_to_nothing_among_extra_files_is_left_behind(
-    source: Path,
-) -> None:
+def test_a_link_to_nothing_among_extra_files_is_left_behind(source: Path) -> None:
     (source / "notes").symlink_to(source / "gone")
     scan = scan_source(source)
     assert only(scan, "stray-file").path == "notes"
     assert scan.only.extra_files == ()
 
 
-def test_a_column_of_a_camera_goes_with_the_camera(
-    source: Path,
-) -> None:
+def test_a_column_of_a_camera_goes_with_the_camera(source: Path) -> None:
     for episode, rows in enumerate(LENGTHS):
         paths = pa.array(["clip.mp4"] * rows)
         edit_table(source, episode, lambda table, p=paths: with_column(table, TOP, p))
@@ -294,9 +290,7 @@ def test_a_misplaced_file_has_its_own_name_and_its_cameras_folder(source: Path) 
     assert [finding.severity for finding in scan.findings] == ["repaired"]
 
 
-def test_files_of_gr00t_are_told_where_they_do_not_fit(
-    source: Path,
-) -> None:
+def test_files_of_gr00t_are_told_where_they_do_not_fit(source: Path) -> None:
     modality = source / "meta/modality.json"
     modality.write_text('{"annotation": {"a": {"original_key": "annotation.b"}}}')
     assert "annotation.b" in only(scan_source(source), "modality").message

@@ -158,18 +158,14 @@ def test_an_episode_that_only_its_files_know_is_a_stray(source: Path) -> None:
 # --- tasks ------------------------------------------------------------------------------------
 
 
-def test_one_index_of_two_texts_cannot_be_repaired(
-    source_without_cameras: Path,
-) -> None:
+def test_one_index_of_two_texts_cannot_be_repaired(source_without_cameras: Path) -> None:
     edit_lines(source_without_cameras, "tasks", lambda lines: lines[1].update(task_index=0))
     options = RepairOptions(remap_tasks=True)
     found = severities(scan_source(source_without_cameras, options))
     assert found["task-conflict"] == {"error"}
 
 
-def test_several_tasks_an_episode_are_said_once(
-    tmp_path: Path,
-) -> None:
+def test_several_tasks_an_episode_are_said_once(tmp_path: Path) -> None:
     spec = DatasetSpec(episodes=3, frames=6, cameras=(), tasks_per_episode=2)
     finding = only(scan_source(make_dataset(tmp_path / "two", spec)), "several-tasks")
     assert finding.severity == "info"
@@ -252,9 +248,7 @@ def test_a_column_of_lists_or_texts_is_mended_by_computing_it(
         assert leconvert.verify_pair(tmp_path / "out", source, depth="bytes").ok
 
 
-def test_rows_without_a_task_of_an_episode_with_several_can_only_go(
-    source: Path,
-) -> None:
+def test_rows_without_a_task_of_an_episode_with_several_can_only_go(source: Path) -> None:
     def empty(table: pa.Table) -> pa.Table:
         return with_column(table, "task_index", pa.nulls(table.num_rows, pa.int64()))
 

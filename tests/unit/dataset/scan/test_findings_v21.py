@@ -61,17 +61,3 @@ def test_an_episode_that_is_too_long_for_exact_times_can_only_be_left_out(tmp_pa
     assert [f.severity for f in retimed if f.code == "uneven-times"] == ["error"]
     left = scan_source(source, RepairOptions(on_bad_episode="drop"), to="v2.1")
     assert left.length.tolist() == [3]
-
-
-def test_a_depth_map_is_beyond_v21(tmp_path: Path) -> None:
-    images = ("observation.images.still",)
-    spec = DatasetSpec(episodes=1, frames=2, cameras=(), image_keys=images, image_size=(16, 16))
-    source = make_dataset(tmp_path / "source", spec)
-    path = source / "meta/info.json"
-    text = path.read_text()
-    key = '"observation.images.still": {'
-    assert key in text
-    path.write_text(text.replace(key, key + '"info": {"is_depth_map": true}, '))
-    (found,) = (f for f in scan_source(source, to="v2.1").findings if f.code == "beyond-v21")
-    assert found.remedy == "--drop-feature observation.images.still"
-    assert not [f for f in scan_source(source).findings if f.code == "beyond-v21"]

@@ -71,9 +71,7 @@ def sound_v3(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def many_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same in several files, some of one episode; do not change it."""
     return make_v3(
-        tmp_path_factory.mktemp("v3-files"),
-        data_file_size_in_mb=0.004,
-        video_file_size_in_mb=0.008,
+        tmp_path_factory.mktemp("v3-files"), data_file_size_in_mb=0.004, video_file_size_in_mb=0.008
     )
 
 

@@ -54,10 +54,7 @@ def test_a_truncated_file_is_a_finding_and_the_scan_goes_on(
         ({"fps": True}, "fps True"),
         ({"fps": 0}, "fps 0"),
         ({"features": []}, "has no features"),
-        (
-            {"features": {"../x": {"dtype": "video"}}},
-            ("whose name cannot be the name of a folder"),
-        ),
+        ({"features": {"../x": {"dtype": "video"}}}, ("whose name cannot be the name of a folder")),
         ({"chunks_size": 0}, "chunks_size 0"),
         ({"data_path": 3}, "no data_path template"),
         ({"robot_type": "arm \ud800"}, "half a surrogate pair"),
@@ -129,11 +126,7 @@ def test_a_path_template_that_cannot_be_used_says_why(
             '{"episode_index": 0, "length": 12, "tasks": [], "episode_index": 1}\n',
             "gives episode 0 a second episode_index",
         ),
-        (
-            "episodes.jsonl",
-            '\n\n{"episode_index": 0, "length":\n',
-            ("is not JSON"),
-        ),
+        ("episodes.jsonl", '\n\n{"episode_index": 0, "length":\n', ("is not JSON")),
         (
             "episodes.jsonl",
             '{"episode_index": 0, "length": 12, "tasks": ["\\ud800"]}\n',
