@@ -291,6 +291,7 @@ def _make_datasets(ground: Ground) -> dict[str, str]:
 
     sound = [make for kind, make in KINDS.items() if kind.startswith("sound")]
     digests = {}
+    (ground.folder / "fleet-alone").mkdir()
     for number in range(_DATASETS):
         name = f"set-{number:02d}"
         source, alone = (ground.folder / f"fleet-{of}" / name for of in ("in", "alone"))
