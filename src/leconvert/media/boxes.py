@@ -398,8 +398,13 @@ class Boxes(dict[bytes, Span]):
         if layout is None:
             raise broken(self.path, "its edit list is too short or of an unknown version")
         count = _U32.unpack_from(self.buffer, start + 4)[0]
-        if start + 8 + count * layout.size > stop:
+        room = (stop - start - 8) // layout.size
+        if count > room:
             raise broken(self.path, "its edit list is longer than the box that holds it")
+        if count < room:  # FFmpeg takes them all
+            raise UnsupportedClipError(
+                f"an edit list that counts {count} of its {room} entries", path=self.path
+            )
         delay = 0
         for number in range(min(count, _EDIT_LIMIT)):
             duration, media_time, rate = layout.unpack_from(
@@ -460,7 +465,7 @@ _KEPT_WALKS = 256
 def wanted_boxes(moov: Moov, path: str) -> tuple[Boxes, list[Boxes]]:
     """Find the boxes of an index that describe its video, in one pass.
 
-    As in FFmpeg, the last of several edit lists counts. No other box may be there twice: in FFmpeg
+    As in FFmpeg, the last of several edit lists with entries counts. No other box may be there twice: in FFmpeg
     it depends on the type which one counts. The tables of a track that is known to be no video are
     skipped. Fewer than 8 remaining bytes at the end of a box, and QuickTime's closing zero, are
     ignored.
@@ -530,7 +535,8 @@ def _walk(moov: Moov, path: str, deciding: set[Span]) -> tuple[Boxes, list[Boxes
         if not inside:
             if kind in boxes and kind != b"elst":
                 raise UnsupportedClipError(f"two {kind.decode()} boxes", path=path)
-            boxes[kind] = body, stop
+            if kind not in boxes or not 8 <= stop - body < _EDIT[0].size + 8:
+                boxes[kind] = body, stop
         elif kind == b"sbgp":
             deciding.add((body, min(body + 8, stop)))
             if buffer[body + 4 : min(body + 8, stop)] in inside:

@@ -873,6 +873,10 @@ def _decode_times(boxes: Boxes, num_samples: int) -> tuple[IntArray | range, int
     counts = runs[:, 0].astype(np.int64)
     if int(counts.sum()) != num_samples:
         raise broken(boxes.path, "its time table does not cover its frames")
+    used = np.flatnonzero(counts)
+    if int(used[-1]) >= len(used) and num_samples > 1:
+        # FFmpeg never gets past such a row: it takes the row's duration for all later frames.
+        raise UnsupportedClipError("a row for no frames in its time table", path=boxes.path)
     if int(runs[:, 1].max()) >= _LONGEST_DURATION:
         raise UnsupportedClipError("implausible frame durations", path=boxes.path)
     durations = np.repeat(runs[:, 1].astype(np.int64), counts)

@@ -85,7 +85,22 @@ def edits(payload: bytes) -> Change:
 
 
 ONCE = 1 << 16
-LATE_START = edits(edit_list((500, -1, ONCE), (400, 1024, ONCE)))
+LATE_ENTRIES = edit_list((500, -1, ONCE), (400, 1024, ONCE))
+LATE_START = edits(LATE_ENTRIES)
+
+
+def counting(count: int, edit_list: bytes) -> bytes:
+    return edit_list[:4] + struct.pack(">I", count) + edit_list[8:]
+
+
+def two_edit_lists(*payloads: bytes) -> Change:
+    lists = [Box(b"elst", payload) for payload in payloads]
+    return lambda top: setattr(top.find("moov/trak/edts"), "children", lists)
+
+
+def rows_of_times(*rows: tuple[int, int]) -> Change:
+    payload = struct.pack(">II", 0, len(rows)) + b"".join(struct.pack(">II", *row) for row in rows)
+    return lambda top: stbl_of(top).replace("stts", payload)
 
 
 def wide_offsets(top: Box) -> None:
@@ -151,6 +166,10 @@ def uneven_chunks(top: Box) -> None:
         ),
         pytest.param(without("moov/trak", "edts"), id="no edit list"),
         pytest.param(edits(edit_list()), id="an empty edit list"),
+        pytest.param(
+            two_edit_lists(LATE_ENTRIES, edit_list()), id="an empty edit list behind another"
+        ),
+        pytest.param(rows_of_times((12, 512), (0, 3584)), id="a last row for no frames"),
         pytest.param(without("moov/trak", "tkhd"), id="no track header"),
         one_row_a_sample,
         one_chunk_a_sample,
@@ -242,6 +261,13 @@ def test_samples_of_a_file_that_is_gone_have_no_digest(make_clip: MakeClip, tmp_
         (edits(edit_list((300, 1024, ONCE))), "at the end"),
         (edits(edit_list((0, 1024, ONCE))), "at the end"),
         (edits(edit_list((400, -1, ONCE))), "shows nothing"),
+        # FFmpeg sees other times here than the tables say.
+        (edits(counting(0, edit_list((200, 1024, ONCE)))), "that counts 0 of its 1 entries"),
+        (edits(counting(0, LATE_ENTRIES)), "that counts 0 of its 2 entries"),
+        (edits(counting(1, LATE_ENTRIES)), "that counts 1 of its 2 entries"),
+        (two_edit_lists(edit_list((200, 1024, ONCE)), edit_list()), "hides frames at the end"),
+        (rows_of_times((0, 3584), (12, 512)), "a row for no frames"),
+        (rows_of_times((5, 512), (0, 3584), (7, 512)), "a row for no frames"),
     ],
 )
 def test_a_clip_that_cannot_be_joined_as_it_lies_says_why(
