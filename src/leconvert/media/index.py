@@ -68,6 +68,8 @@ SAMPLE_LIMIT = 2**24
 # A coded frame is never smaller on average; it bounds a table whose samples all have one size.
 _SMALLEST_UNIFORM_SAMPLE_BYTES = 8
 _LONGEST_DURATION = 2**31
+# FFmpeg reads no composition offsets at all if one of them, but for the last two, is larger.
+_LONGEST_OFFSET = 2**28
 _U32 = Struct(">I")
 _U32_PAIR = Struct(">II")
 _U32_TRIPLE = Struct(">III")
@@ -907,6 +909,8 @@ def _composition_offsets(boxes: Boxes, num_samples: int) -> IntArray:
         raise broken(boxes.path, "its composition table does not cover its frames")
     # Signed whatever the version says: writers disagree, and no writer means an offset above 2**31.
     values = runs[:, 1].astype(np.uint32).view(np.int32).astype(np.int64)
+    if np.any((np.abs(values) > _LONGEST_OFFSET)[:-2] & (runs[:-2, 0] > 0)):
+        raise UnsupportedClipError("implausible composition offsets", path=boxes.path)
     return np.repeat(values, counts)
 
 

@@ -89,6 +89,13 @@ UNSUPPORTED: dict[str, list[dict[str, bytes | None]]] = {
         {"stts": counted(*rows)}
         for rows in ([(5, 2**31)], [(4, 1), (1, 2**31)], [(1, 2**31), (4, 1)])
     ],
+    "implausible composition offsets": [
+        {"ctts": counted(*rows)}
+        for rows in (
+            [(1, 2**28 + 1), (3, 0), (1, 0)],
+            [(2, 0), (1, 2**32 - 2**28 - 1), (1, 0), (1, 0)],
+        )
+    ],
     "two frames at the same time": [
         {"stts": counted(*rows)}
         for rows in ([(5, 0)], [(1, 512), (1, 0), (3, 512)], [(3, 512), (2, 0)])
