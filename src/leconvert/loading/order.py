@@ -567,6 +567,7 @@ def chosen_episodes(
     Raises:
         UsageError: An episode does not exist, a number is out of its range, or nothing is left.
     """
+    num_partitions = whole_number("num_partitions", num_partitions, 1)
     places: IntArray = np.arange(len(indices))
     if episodes is not None:
         wanted = set(map(index, episodes))
@@ -587,7 +588,9 @@ def chosen_episodes(
     groups = group_episodes_by_files([numbers[places] for numbers in files])
     if len(groups) < num_partitions:
         groups = list(np.arange(len(places))[:, None])
-    share = partition_episodes(groups, lengths[places], num_partitions)[partition_index]
+    used = min(num_partitions, len(places))  # each has an episode; the others have none
+    shares = partition_episodes(groups, lengths[places], used)
+    share = shares[partition_index] if partition_index < used else []
     if not len(share):
         raise UsageError(
             f"Partition {partition_index} of {num_partitions} would have no episodes: the "

@@ -520,7 +520,9 @@ class Places:
 
 def even_targets(packed: Packed, hz: float) -> Targets:
     """Return targets every 1/hz from the first sample to the last of each trajectory."""
-    counts = even_counts(packed.durations_s, hz)
+    here = packed.times.device.type == "cpu"  # torch raises if the memory of a GPU is too small
+    of_values = sum(rows.shape[1] * rows.element_size() for rows in packed.rows.values())
+    counts = even_counts(packed.durations_s, hz, bytes_each=8 + here * of_values)
     # Divided, not multiplied by 1/hz, so a target is the float64 nearest to k/hz, as in NumPy.
     grid = _on_device(np.arange(counts.max()) / hz, packed.times)
     return Targets(grid.expand(len(counts), -1), counts, is_even=True)

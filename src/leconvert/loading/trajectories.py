@@ -34,6 +34,8 @@ from leconvert.loading.metadata import DatasetMeta, load_meta
 from leconvert.model.values import FloatArray, IntArray
 from leconvert.support.errors import SourceError, UnreadableSourceError, UsageError
 from leconvert.support.extras import missing_package
+from leconvert.support.machine import Machine
+from leconvert.support.text import amount
 from leconvert.support.values import dataclass
 from leconvert.transfer.files import files_at
 
@@ -41,6 +43,7 @@ Array = npt.NDArray[Any]
 
 # The last target is kept if it is after the last sample by at most this share of a step.
 _GRID_TOLERANCE = 1e-6
+_LOOK_AT_MEMORY_BYTES = 2**30
 
 # uint8 is the only unsigned type that torch computes with; these types hold the same numbers.
 _WIDER = {"u2": "i4", "u4": "i8"}
@@ -127,9 +130,27 @@ class Trajectory:
         return SourceError(f"{self.name} {what}.", path=self.name, next_step=next_step)
 
 
-def even_counts(durations_s: FloatArray, hz: float) -> IntArray:
-    """Return the number of targets, one every 1/hz, for each duration in seconds."""
-    return (durations_s * hz + _GRID_TOLERANCE).astype(np.int64) + 1
+def even_counts(durations_s: FloatArray, hz: float, bytes_each: int = 8) -> IntArray:
+    """Return the number of targets, one every 1/hz, for each duration in seconds.
+
+    Args:
+        durations_s: The durations, of any shape; their targets are padded to one length.
+        hz: Targets a second.
+        bytes_each: Bytes that each target takes.
+
+    Raises:
+        UsageError: The targets do not fit into the free memory.
+    """
+    counts = durations_s * hz + _GRID_TOLERANCE
+    most = float(counts.max(initial=0.0))
+    size_bytes = (most + 1) * counts.size * bytes_each
+    if size_bytes > _LOOK_AT_MEMORY_BYTES and size_bytes > (free := Machine().free_memory()):
+        raise UsageError(
+            f"{hz:g} targets a second are {most:,.0f} for one trajectory. They need "
+            f"{amount(size_bytes)}; only {amount(free)} of memory are free.",
+            next_step="Resample to a lower rate, or fewer trajectories at a time.",
+        )
+    return counts.astype(np.int64) + 1
 
 
 def check_alike(trajectories: Sequence[Trajectory]) -> None:

@@ -87,6 +87,14 @@ def test_where_files_are_fewer_than_nodes_single_episodes_are_shared_out() -> No
     assert sorted(shares) == [[0], [1], [2], [5], [7]]
 
 
+def test_more_partitions_than_memory_has_places_for_are_shared_out_as_well() -> None:
+    assert choose(num_partitions=10**30, partition_index=2) == choose(
+        num_partitions=5, partition_index=2
+    )
+    with pytest.raises(UsageError, match=rf"Partition 5 of {10**30} would have no episodes"):
+        choose(num_partitions=10**30, partition_index=5)
+
+
 def test_no_partition_is_refused() -> None:
     with pytest.raises(UsageError, match="num_partitions must be at least 1, not 0"):
         partition_episodes([[0], [1]], [1, 2], 0)

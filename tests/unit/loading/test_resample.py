@@ -183,3 +183,10 @@ def test_a_quaternion_may_be_of_any_length(size: float) -> None:
     half = 0.5**0.5
     expected = torch.tensor([[1.0, 0, 0, 0], [half, half, 0, 0], [0, 1.0, 0, 0]])
     assert torch.allclose(got.values["q"][0], expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("hz", [1e13, 1e300])
+def test_more_targets_than_memory_holds_are_refused(hz: float) -> None:
+    refused("of memory are free", TIMES, {"x": X}, hz=hz)
+    with pytest.raises(UsageError, match="of memory are free"):
+        trajectory([0.0, 3.0], x=[1.0, 2.0]).targets(hz)
