@@ -34,7 +34,9 @@ def test_a_sound_dataset_is_one_line_and_code_0(
     assert "44 frames, 3 files" in line
 
 
-def test_json_holds_every_finding_and_the_counts(leconvert_here: Leconvert, broken: Path) -> None:
+def test_json_holds_every_finding_and_warnings_fail_a_strict_check_alone(
+    leconvert_here: Leconvert, broken: Path, edit_json: Callable[..., None]
+) -> None:
     checked = leconvert_here("check", broken, "--json", code=3)
     report = json.loads(checked.stdout)
     assert (report["ok"], report["errors"], report["warnings"], report["infos"]) == (False, 1, 2, 1)
@@ -44,11 +46,6 @@ def test_json_holds_every_finding_and_the_counts(leconvert_here: Leconvert, brok
     ]  # fmt: skip
     assert report["findings"][2]["path"] == "videos/left over.txt"
     assert all(found["message"] and found["remedy"] for found in report["findings"])
-
-
-def test_warnings_fail_a_strict_check_alone(
-    leconvert_here: Leconvert, broken: Path, edit_json: Callable[..., None]
-) -> None:
     edit_json(broken / "meta/info.json", total_frames=44)
     assert leconvert_here("check", broken).returncode == 0
     assert leconvert_here("check", broken, "--strict").returncode == 3

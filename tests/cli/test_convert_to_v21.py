@@ -260,11 +260,9 @@ def test_an_overlay_goes_back_by_undo(source: Path, capsys: pytest.CaptureFixtur
 
 
 def test_times_are_looked_at_in_files_of_several_episodes(
-    joined: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    joined: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
     monkeypatch.setattr(v3, "ROWS_AT_A_TIME", 3)
     (path,) = joined.glob("data/*/*.parquet")
     table = pq.read_table(path)

@@ -54,12 +54,9 @@ def test_mirror_sends_the_datasets_files_and_says_what_it_left_out(
 
 
 def test_push_sends_the_same_files(
-    result: Path,
-    small_result: Path,
-    hub: StandIn,
-    monkeypatch: pytest.MonkeyPatch,
+    result: Path, small_result: Path, hub: StandIn, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:
+) -> None:  # fmt: skip
     monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
     assert main(["push", str(result), "--push-repo-id", REPO]) == 0
     repo = hub.repo(REPO)
@@ -70,13 +67,9 @@ def test_push_sends_the_same_files(
 
 @pytest.mark.parametrize("command", ["mirror", "push"])
 def test_a_dataset_whose_videos_lie_behind_a_link_is_not_sent(
-    small_result: Path,
-    tmp_path: Path,
-    hub: StandIn,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    command: str,
-) -> None:
+    small_result: Path, tmp_path: Path, hub: StandIn, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], command: str,
+) -> None:  # fmt: skip
     monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
     result = Path(shutil.copytree(small_result, tmp_path / "out"))
     (result / "videos").rename(tmp_path / "videos")

@@ -18,14 +18,9 @@ from tests.program import Leconvert
     ],
 )
 def test_an_editing_command_keeps_its_run_where_it_is_told_and_writes_a_report(
-    leconvert_here: Leconvert,
-    small_source: Path,
-    small_result: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    command: str,
-    results: dict[str, str],
-) -> None:
+    leconvert_here: Leconvert, small_source: Path, small_result: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, command: str, results: dict[str, str],
+) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     words = command.format(v21=small_source, v30=small_result).split()
     common = "--work-dir work --report --verify bytes --quiet"

@@ -269,12 +269,9 @@ def finished(dataset: Path, tmp_path: Path, leconvert_here: Leconvert) -> list[A
 
 
 def test_a_finished_run_answers_for_its_result_by_comparing_it_again(
-    dataset: Path,
-    tmp_path: Path,
-    leconvert_here: Leconvert,
-    finished: list[Any],
+    dataset: Path, tmp_path: Path, leconvert_here: Leconvert, finished: list[Any],
     compared: list[Any],
-) -> None:
+) -> None:  # fmt: skip
     before = snapshot(tmp_path / "out")
     assert leconvert_here(*finished).returncode == 0
     assert leconvert_here(*finished, "--no-verify").returncode == 0

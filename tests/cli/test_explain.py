@@ -24,12 +24,9 @@ def test_an_exit_code_is_explained_by_the_table_of_errors(
     assert about.remedy in said
 
 
-def test_an_error_is_explained_by_its_name() -> None:
+def test_errors_and_findings_are_explained_by_their_names_with_what_helps() -> None:
     assert explained("BatchesFailedError") == explained("8")
     assert explained("8")["errors"] == ["BatchesFailedError"]
-
-
-def test_every_finding_is_explained_with_what_helps() -> None:
     for code in {*SOURCE_CATALOGUE, *V3_CATALOGUE}:
         found = explained(code)["findings"]
         assert {one["dataset"] for one in found} == {

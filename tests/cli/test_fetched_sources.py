@@ -78,12 +78,9 @@ def test_a_source_that_was_mended_at_its_url_is_fetched_again(
 
 @pytest.mark.parametrize("by_hand", ["a folder", "a link", "records of version 1"])
 def test_a_folder_that_was_not_fetched_is_neither_used_nor_removed(
-    small_source: Path,
-    broken: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    small_source: Path, broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     by_hand: str,
-) -> None:
+) -> None:  # fmt: skip
     out = tmp_path / "out"
     mine = source_dir(out)
     if by_hand == "a link":
@@ -370,14 +367,9 @@ PASSWORD = "gehe@im"
 )
 @pytest.mark.parametrize("as_json", [False, True])
 def test_passwords_in_urls_are_not_shown(
-    small_result: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    command: list[str],
-    code: int,
-    as_json: bool,
-) -> None:
+    small_result: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], command: list[str], code: int, as_json: bool,
+) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     shutil.copytree(small_result, "result")
     url = f"ftp://me:{PASSWORD}@127.0.0.1:1/x?token=abc123"

@@ -155,14 +155,9 @@ def test_a_name_of_utf_8_is_not_blamed_for_a_locale_that_is_none(
     ],
 )
 def test_a_right_that_is_missing_is_named_and_the_command_that_gives_it_helps(
-    small_source: Path,
-    tmp_path: Path,
-    place: str,
-    mode: int,
-    arguments: tuple[str, ...],
-    code: int,
-    lacking: str,
-) -> None:
+    small_source: Path, tmp_path: Path, place: str, mode: int, arguments: tuple[str, ...],
+    code: int, lacking: str,
+) -> None:  # fmt: skip
     """Root may do everything unless it gives that up."""
     unprivileged: tuple[str, ...] = ()
     if os.geteuid() == 0:
@@ -222,14 +217,9 @@ def test_a_command_to_copy_is_not_broken() -> None:
     ],
 )
 def test_a_limit_of_threads_or_memory_is_told_and_the_same_command_continues_above_it(
-    small_source: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    command: str,
-    raised: Exception,
-    said: str,
-) -> None:
+    small_source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], command: str, raised: Exception, said: str,
+) -> None:  # fmt: skip
     def limited(_thread: threading.Thread) -> None:
         raise raised
 

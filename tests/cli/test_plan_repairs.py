@@ -175,13 +175,9 @@ def _lose_frames_of_most_clips_and_a_row(root: Path) -> None:
     ],
 )
 def test_a_flag_is_given_where_others_help_too_but_lose_more(
-    leconvert_here: Leconvert,
-    sound: Path,
-    tmp_path: Path,
-    damage: Callable[[Path], None],
-    flags: str,
-    keeps: tuple[int, ...],
-) -> None:
+    leconvert_here: Leconvert, sound: Path, tmp_path: Path, damage: Callable[[Path], None],
+    flags: str, keeps: tuple[int, ...],
+) -> None:  # fmt: skip
     source = Path(shutil.copytree(sound, tmp_path / "source"))
     damage(source)
     plan = json.loads(leconvert_here("check", source, "--plan-repairs", "--json", code=0).stdout)

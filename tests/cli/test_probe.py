@@ -78,12 +78,9 @@ def test_no_sample_is_an_error_with_a_code_and_no_result(
 
 @pytest.mark.parametrize("command", ["run", "limit", "resample"])
 def test_a_place_that_no_result_can_be_written_to_is_refused_before_the_measurement(
-    small_result: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    command: str,
-) -> None:
+    small_result: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], command: str,
+) -> None:  # fmt: skip
     def measured(*_args: object, **_options: object) -> None:
         raise AssertionError("measured")
 

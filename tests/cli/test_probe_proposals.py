@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from leconvert.api import convert
 from tests.program import Leconvert
 from tests.unit.bench.schema_checker import violations
 
@@ -22,24 +21,18 @@ FLAGS = (
 )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def dataset(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    output = tmp_path_factory.mktemp("v30") / "small"
-    convert(small_source, output=output)
-    return output
-
-
 @pytest.mark.parametrize(
     ("scenario", "loader", "pool"),
     [("mmap_local", "map_style", None), ("stream_hub", "streaming", 8)],
 )
 def test_a_scenario_runs_and_its_result_has_every_key(
-    leconvert_here: Leconvert, dataset: Path, tmp_path: Path, scenario: str, loader: str, pool: Any
-) -> None:
-    apart = () if loader == "map_style" else (f"--data_files_root={dataset}",)
+    leconvert_here: Leconvert, small_result: Path, tmp_path: Path, scenario: str, loader: str,
+    pool: Any,
+) -> None:  # fmt: skip
+    apart = () if loader == "map_style" else (f"--data_files_root={small_result}",)
     run = leconvert_here(
-        "probe", "run", f"--scenario={scenario}", "--repo_id=lab/set", f"--local_root={dataset}",
-        *FLAGS, *apart, f"--out_dir={tmp_path}",
+        "probe", "run", f"--scenario={scenario}", "--repo_id=lab/set",
+        f"--local_root={small_result}", *FLAGS, *apart, f"--out_dir={tmp_path}",
     )  # fmt: skip
 
     assert run.returncode == 0, run.stderr
@@ -57,16 +50,12 @@ def test_a_scenario_runs_and_its_result_has_every_key(
 
 
 def test_scenarios_are_sent_without_another_word(leconvert_here: Leconvert) -> None:
-    sent = leconvert_here(
-        "probe", "--scenarios", "mmap_local,stream_bucket", "--repo_id=lab/set",
-        "--local_root=sets/set", "--max_buffer_input_shards=8", "--conda_env=lerobot",
-        "--max_episodes=3", "--out_dir=out", "--dry-run",
+    options = (
+        "--scenarios", "mmap_local,stream_bucket", "--repo_id=lab/set", "--local_root=sets/set",
+        "--max_buffer_input_shards=8", "--conda_env=lerobot", "--max_episodes=3", "--out_dir=out",
+        "--dry-run",
     )  # fmt: skip
-    named = leconvert_here(
-        "probe", "submit", "--scenarios", "mmap_local,stream_bucket", "--repo_id=lab/set",
-        "--local_root=sets/set", "--max_buffer_input_shards=8", "--conda_env=lerobot",
-        "--max_episodes=3", "--out_dir=out", "--dry-run",
-    )  # fmt: skip
+    sent, named = (leconvert_here("probe", *more, *options) for more in ((), ("submit",)))
 
     assert sent.returncode == 0, sent.stderr
     assert sent.stdout == named.stdout

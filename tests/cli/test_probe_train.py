@@ -99,14 +99,9 @@ def test_it_trains_resumes_and_tells_the_outcome(
     ],
 )
 def test_what_makes_no_sense_has_a_sentence_and_a_code(
-    small_result: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: tuple[str, ...],
-    code: int,
-    said: str,
-) -> None:
+    small_result: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], code: int, said: str,
+) -> None:  # fmt: skip
     from leconvert.cli import main
 
     for name in ("MASTER_ADDR", "MASTER_PORT"):

@@ -193,15 +193,9 @@ class Overwriting:
     ],
 )
 def test_a_source_that_is_overwritten_and_gets_its_times_back_is_never_removed(
-    source_copy: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    where: object,
-    name: str,
-    stands: str,
-    code: int,
-    file: str,
-) -> None:
+    source_copy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    where: object, name: str, stands: str, code: int, file: str,
+) -> None:  # fmt: skip
     (source_copy / "README.md").write_text("# The card\n")
     file = str(next(source_copy.rglob(file)).relative_to(source_copy))
     overwriting = Overwriting(source_copy.with_name(stands.format("small")) / file)

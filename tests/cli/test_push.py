@@ -21,6 +21,7 @@ from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.transfer.options import PushOptions
 from leconvert.workdir.swap import is_converted
 from tests.hub import READ_TOKEN, WRITE_TOKEN, Fault, StandIn
+from tests.hub.store import Repo
 
 REPO = "tester/arm"
 
@@ -36,6 +37,11 @@ def result(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path
 def logged_in(hub: StandIn, monkeypatch: pytest.MonkeyPatch) -> StandIn:
     monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
     return hub
+
+
+@pytest.fixture
+def repo(logged_in: StandIn, small_source: Path) -> Repo:
+    return logged_in.add_repo(REPO, small_source)
 
 
 def _writes(hub: StandIn) -> list[str]:
@@ -95,9 +101,8 @@ def test_no_push_needs_no_token_and_asks_nothing(
 
 
 def test_convert_pushes_and_the_card_says_where_it_came_from(
-    logged_in: StandIn, small_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    repo: Repo, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    repo = logged_in.add_repo(REPO, small_source)
     commit = repo.branches["main"]
     code = main(
         [
@@ -379,9 +384,8 @@ def test_files_beside_the_datasets_own_may_be_added(
 
 
 def test_a_conversion_that_ends_before_its_record_is_written_is_pushed_by_the_same_command(
-    logged_in: StandIn, small_source: Path, monkeypatch: pytest.MonkeyPatch
+    repo: Repo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    repo = logged_in.add_repo(REPO, small_source)
     command = ["convert", "--repo-id", REPO, "--push-to-hub"]
 
     def end(*_: object, **__: object) -> None:
@@ -395,10 +399,7 @@ def test_a_conversion_that_ends_before_its_record_is_written_is_pushed_by_the_sa
     assert repo.tags["v3.0"] == repo.branches["main"]
 
 
-def test_a_packed_result_goes_back_to_where_it_came_from(
-    logged_in: StandIn, small_source: Path, tmp_path: Path
-) -> None:
-    repo = logged_in.add_repo(REPO, small_source)
+def test_a_packed_result_goes_back_to_where_it_came_from(repo: Repo, tmp_path: Path) -> None:
     out, work = tmp_path / "out", tmp_path / "work"
     assert main(["plan", f"--repo-id={REPO}", f"--output={out}", f"--work-dir={work}"]) == 0
     assert main(["work", str(work), f"--scratch-dir={tmp_path / 'scratch'}"]) == 0
@@ -450,9 +451,9 @@ def test_a_result_without_a_record_is_pushed_once_it_was_compared_with_what_is_t
 
 
 def test_a_copy_of_the_repo_that_was_converted_may_be_replaced(
-    logged_in: StandIn, small_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    logged_in.add_repo(REPO, small_source)
+    logged_in: StandIn, repo: Repo, small_source: Path, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
     copy = logged_in.add_repo("tester/copy", small_source)
     out = tmp_path / "out"
     command = ["convert", f"--repo-id={REPO}", f"--output={out}", "--push-repo-id=tester/copy"]
@@ -466,9 +467,8 @@ def test_a_copy_of_the_repo_that_was_converted_may_be_replaced(
 
 
 def test_a_tag_on_another_v3_dataset_moves_by_force_alone(
-    logged_in: StandIn, small_source: Path, result: Path, capsys: pytest.CaptureFixture[str]
+    logged_in: StandIn, repo: Repo, result: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    repo = logged_in.add_repo(REPO, small_source)
     logged_in.add_commit(REPO, {"meta/tasks.parquet": b"other"})
     theirs = repo.tags["v3.0"] = repo.branches["main"]
     logged_in.add_commit(REPO, {}, deleted=("meta/tasks.parquet",))
@@ -517,9 +517,8 @@ def test_nobody_knows_of_a_repo_that_cannot_be_seen_whether_it_was_public(
 
 
 def test_private_is_not_ignored(
-    logged_in: StandIn, small_source: Path, result: Path, capsys: pytest.CaptureFixture[str]
+    repo: Repo, result: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    repo = logged_in.add_repo(REPO, small_source)
     command = ["push", str(result), "--push-repo-id", REPO, "--private"]
     assert main([*command, "--force-push"]) == 17
     assert f"--private is given, but {REPO} is public." in capsys.readouterr().err

@@ -54,11 +54,9 @@ def test_a_page_names_a_replaced_dataset_that_is_still_there(
 
 
 def test_a_page_that_fails_at_last_does_not_call_the_conversion_failed(
-    small_source: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    small_source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
     def full(path: Path, _: bytes) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 

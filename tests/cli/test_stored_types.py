@@ -104,12 +104,9 @@ def test_a_table_of_floats_among_tables_of_whole_numbers_is_no_other(
     [("frame_index", [0.0, float("nan"), 2.0, 3.0]), ("episode_index", [1.0, 1.0, 1.5, 1.0])],
 )
 def test_floats_that_are_no_whole_numbers_are_refused_before_any_work(
-    source: Path,
-    tmp_path: Path,
-    column: str,
-    values: list[float],
+    source: Path, tmp_path: Path, column: str, values: list[float],
     capsys: pytest.CaptureFixture[str],
-) -> None:
+) -> None:  # fmt: skip
     assert run("convert", source, tmp_path / "v30", "--quiet") == 0
     floats = pa.array(values, pa.float64())
     for number in range(len(LENGTHS)):

@@ -14,10 +14,8 @@ from pathlib import Path
 
 import pytest
 
-import leconvert as library
 from leconvert.loading import EpisodeStream
 from leconvert.support.errors import SourceError
-from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from tests.hub import WRITE_TOKEN, StandIn
 from tests.program import Leconvert
 from tests.trees import snapshot
@@ -52,40 +50,39 @@ DOORS = (
 )
 
 
-@pytest.fixture(scope="module")
-def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A v3.0 dataset of two episodes; do not change it."""
-    folder = tmp_path_factory.mktemp("versions")
-    camera = CameraSpec(width=64, height=48)
-    source = make_dataset(folder / "source", DatasetSpec(episodes=2, frames=4, cameras=(camera,)))
-    library.convert(source, output=folder / "good")
-    return folder / "good"
-
-
 @pytest.fixture(params=list(OTHERS))
 def other(
-    request: pytest.FixtureRequest, good: Path, tmp_path: Path, edit_json: Callable[..., None]
+    request: pytest.FixtureRequest,
+    small_result: Path,
+    tmp_path: Path,
+    edit_json: Callable[..., None],
 ) -> tuple[Path, str, str]:
     """A dataset that nobody here reads, what is said of it, and what helps."""
     changes, said, helps = OTHERS[request.param]
     bad = tmp_path / "datasets" / "bad"
-    shutil.copytree(good, bad)
+    shutil.copytree(small_result, bad)
     edit_json(bad / "meta/info.json", **changes)
     return bad, said, helps
 
 
-def test_every_command_refuses_it_before_any_work(
-    leconvert_here: Leconvert, good: Path, other: tuple[Path, str, str], tmp_path: Path
+def test_every_command_and_the_loader_refuse_it_before_any_work(
+    leconvert_here: Leconvert, small_result: Path, other: tuple[Path, str, str], tmp_path: Path
 ) -> None:
     bad, said, helps = other
     before = snapshot(tmp_path)
     for door in DOORS:
-        words = door.format(good=good, bad=bad, out=tmp_path / "out", work=tmp_path / "work")
+        words = door.format(
+            good=small_result, bad=bad, out=tmp_path / "out", work=tmp_path / "work"
+        )
         done = leconvert_here(*words.split())
         assert done.returncode == 3, (door, done)
         assert f"{bad} {said}." in done.stderr, door
         assert helps in done.stderr, door
         assert snapshot(tmp_path) == before, door
+    with pytest.raises(SourceError) as caught:
+        EpisodeStream(bad)
+    assert caught.value.message == f"{bad} {said}."
+    assert helps in (caught.value.next_step or "")
 
 
 @pytest.mark.parametrize("other", ["v3.1", "lance"], indirect=True)
@@ -107,23 +104,15 @@ def test_a_fleet_finds_it_leaves_it_out_and_sets_it_aside(
     assert not (tmp_path / "out" / "bad").exists()
 
 
-def test_the_loader_refuses_it(other: tuple[Path, str, str]) -> None:
-    bad, said, helps = other
-    with pytest.raises(SourceError) as caught:
-        EpisodeStream(bad)
-    assert caught.value.message == f"{bad} {said}."
-    assert helps in (caught.value.next_step or "")
-
-
 def test_verify_holds_it_against_a_result(
-    leconvert_here: Leconvert, good: Path, other: tuple[Path, str, str]
+    leconvert_here: Leconvert, small_result: Path, other: tuple[Path, str, str]
 ) -> None:
-    done = leconvert_here("verify", other[0], "--source", good, code=10)
+    done = leconvert_here("verify", other[0], "--source", small_result, code=10)
     assert re.search("codebase_version: expected v3.0|storage_format: expected no", done.stdout)
 
 
 def test_it_is_refused_on_the_hub_and_not_replaced_there(
-    leconvert_here: Leconvert, hub: StandIn, good: Path, other: tuple[Path, str, str],
+    leconvert_here: Leconvert, hub: StandIn, small_result: Path, other: tuple[Path, str, str],
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     bad, said, helps = other
@@ -148,7 +137,7 @@ def test_it_is_refused_on_the_hub_and_not_replaced_there(
         *("--work-dir", tmp_path / "work", "--json"),
     )
     assert json.loads(priced.stdout)["datasets"][0]["stops_at"] == ["SourceError"]
-    pushed = leconvert_here("push", good, "--push-repo-id", "tester/arm")
+    pushed = leconvert_here("push", small_result, "--push-repo-id", "tester/arm")
     assert pushed.returncode == 17, pushed
     assert f"tester/arm {said}." in pushed.stderr
     assert hub.repo("tester/arm").branches["main"] == before

@@ -36,18 +36,12 @@ def test_differences_are_listed_and_exit_with_10(
     assert first.startswith(f"{TOP}, episode 0: coded bytes from packet 0 on (SHA-256 of that")
     assert last == "1 difference. The result does not match its source."
     assert step.startswith("  → If --source is the right dataset, convert it again")
-
-
-def test_json_names_episode_stream_file_and_both_values(
-    damaged: Path, small_source: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
     assert verify(damaged, small_source, "--bytes", "--json") == 10
     report = json.loads(capsys.readouterr().out)
     assert (report["ok"], report["depth"], report["share"]) == (False, "bytes", 1.0)
     (found,) = report["differences"]
-    assert found["episode"] == 0
-    assert found["stream"] == "videos/observation.images.top"
-    assert found["path"] == TOP
+    named = (found["episode"], found["stream"], found["path"])
+    assert named == (0, "videos/observation.images.top", TOP)
     assert len(found["expected"]) == len(found["found"]) == 64
 
 

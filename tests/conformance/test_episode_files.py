@@ -50,23 +50,28 @@ CASES: dict[str, tuple[Callable[[Path], Path], RepairOptions, frozenset[str]]] =
     "sound": (lambda root: make_dataset(root, _SMALL), RepairOptions(), frozenset()),
     "computed times": (shifted, RepairOptions(retime=True), frozenset({"data"})),
 }
-Kept = tuple[str, V21Source, Path]
 
 
-@pytest.fixture(scope="module", params=CASES)
-def converted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Kept:
-    make, repairs, _ = CASES[request.param]
-    folder = tmp_path_factory.mktemp("episode-files")
-    root = make(folder / "source")
-    proof = ProofOptions(verify="bytes")
-    leconvert.convert(root, output=folder / "ours", layout=KEEP, repairs=repairs, proof=proof)
-    return request.param, V21Source.open(root), folder / "ours"
-
-
-def test_every_frame_is_the_sources_frame_and_some_episodes_load_alone(converted: Kept) -> None:
+@pytest.mark.parametrize("case", CASES)
+def test_files_are_the_sources_and_every_frame_is_and_some_episodes_load_alone(
+    case: str, tmp_path: Path
+) -> None:
     from lerobot.datasets import LeRobotDataset
 
-    case, source, ours = converted
+    make, repairs, written_anew = CASES[case]
+    source, ours = V21Source.open(make(tmp_path / "source")), tmp_path / "ours"
+    proof = ProofOptions(verify="bytes")
+    leconvert.convert(source.root, output=ours, layout=KEEP, repairs=repairs, proof=proof)
+    pairs = {"data": list(map(source.data_path, source.indices))}
+    for key in source.camera_keys:
+        pairs[f"videos/{key}"] = [source.clip_path(key, episode) for episode in source.indices]
+    for stream, files in pairs.items():
+        for number, theirs in enumerate(files):
+            chunk, file = divmod(number, 1000)
+            mine = ours / stream / f"chunk-{chunk:03d}/file-{file:03d}{theirs.suffix}"
+            assert not mine.samefile(theirs)
+            is_kept = mine.read_bytes() == theirs.read_bytes()
+            assert is_kept == (stream not in written_anew), mine
     for backend in comparison.DECODERS if case == "sound" else ["torchcodec"]:
         compared = comparison.assert_every_frame_is_the_sources(ours, source, backend, window=3)
         assert compared == 2 * sum(source.lengths)
@@ -82,20 +87,6 @@ def test_every_frame_is_the_sources_frame_and_some_episodes_load_alone(converted
         (expected,) = comparison.source_windows(clip, "torchcodec", 1, [last])
         found = (loaded[1][key].numpy() * 255).round().astype(np.uint8)
         assert np.array_equal(found, expected[0])
-
-
-def test_files_are_the_sources_bytes_but_never_its_inodes(converted: Kept) -> None:
-    case, source, ours = converted
-    pairs = {"data": list(map(source.data_path, source.indices))}
-    for key in source.camera_keys:
-        pairs[f"videos/{key}"] = [source.clip_path(key, episode) for episode in source.indices]
-    for stream, files in pairs.items():
-        for number, theirs in enumerate(files):
-            chunk, file = divmod(number, 1000)
-            mine = ours / stream / f"chunk-{chunk:03d}/file-{file:03d}{theirs.suffix}"
-            assert not mine.samefile(theirs)
-            is_kept = mine.read_bytes() == theirs.read_bytes()
-            assert is_kept == (stream not in CASES[case][2]), mine
 
 
 # --- what cannot be kept ----------------------------------------------------------------------

@@ -121,13 +121,9 @@ TOP = "observation.images.top"
     ],
 )  # fmt: skip
 def test_the_result_declares_what_the_clips_are(
-    tmp_path: Path,
-    place: str,
-    codec: str,
-    facts: dict[str, Any],
-    shape: list[int],
+    tmp_path: Path, place: str, codec: str, facts: dict[str, Any], shape: list[int],
     expected: dict[str, Any],
-) -> None:
+) -> None:  # fmt: skip
     camera = CameraSpec(key=TOP, width=48, height=32, codec=codec)
     spec = DatasetSpec(episodes=3, frames=LENGTHS, cameras=(camera,))
     source = make_dataset(tmp_path / "source", spec)

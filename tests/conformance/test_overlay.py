@@ -316,15 +316,10 @@ def test_v30_several_and_places_that_cannot_share_are_refused(
 def test_other_names_that_v30_can_say_are_taken(template: Path, tmp_path: Path) -> None:
     root = Path(shutil.copytree(template, tmp_path / "set"))
     name = "data/part_{episode_chunk}/{episode_index:04d}.parquet"
-    path = root / "meta/info.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "data_path": name}))
-    for episode in range(5):
-        new = root / name.format(episode_chunk=0, episode_index=episode)
-        new.parent.mkdir(exist_ok=True)
-        (root / f"data/chunk-000/episode_{episode:06d}.parquet").rename(new)
+    _with_template("data_path", name)(root)
     (root / "data/chunk-000").rmdir()
     leconvert.convert(root, layout=OVERLAY)
-    templates = json.loads(path.read_text())
+    templates = json.loads((root / "meta/info.json").read_text())
     assert templates["data_path"] == "data/part_{chunk_index}/{file_index:04d}.parquet"
     assert frames_of(root) == 38
 

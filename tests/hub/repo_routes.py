@@ -48,8 +48,7 @@ def info(hub: StandIn, repo: Repo | None, request: Request, rest: str) -> Answer
     oid = commit_of(repo, rest or "main")
     blobs = request.query.get("blobs", "").lower() in ("1", "true")
     siblings = [
-        {"rfilename": path}
-        | ({"size": e["size"], "blobId": e["oid"]} if blobs else {})
+        {"rfilename": path} | ({"size": e["size"], "blobId": e["oid"]} if blobs else {})
         | ({"lfs": {"sha256": e["lfs"], "size": e["size"], "pointerSize": 134}}
            if blobs and "lfs" in e else {})
         for path, e in sorted(repo.tree(oid).items())

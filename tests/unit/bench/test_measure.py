@@ -50,13 +50,9 @@ class Time:
     ],
 )  # fmt: skip
 def test_whole_batches_after_the_warm_up_count(
-    seconds_of_batches: list[float],
-    options: dict[str, Any],
-    waits: tuple[float, ...],
-    window_s: float,
-    wallclock_s: float,
-    opened: list[int],
-) -> None:
+    seconds_of_batches: list[float], options: dict[str, Any], waits: tuple[float, ...],
+    window_s: float, wallclock_s: float, opened: list[int],
+) -> None:  # fmt: skip
     time, asked = Time(), []
     heard: list[float] = []
 
@@ -99,7 +95,7 @@ def test_percentiles_interpolate_and_are_null_without_values() -> None:
     assert percentiles_ms([]) == {"p50": None, "p95": None, "p99": None}
 
 
-def test_the_single_pass_tells_decoding_from_the_rest() -> None:
+def test_the_single_pass_tells_decoding_from_the_rest_and_has_no_shares_without_samples() -> None:
     time = Time()
 
     class Reader:
@@ -122,9 +118,6 @@ def test_the_single_pass_tells_decoding_from_the_rest() -> None:
     }  # fmt: skip
     assert reader.decode(1.0) == 1.0
     assert decoding_s() == 3.0 * 7
-
-
-def test_a_single_pass_without_samples_has_no_shares() -> None:
     done = time_single_pass([], None, num_warmup=1, num_samples=5)
 
     assert set(done.values()) == {None}

@@ -50,21 +50,15 @@ def test_modes_are_windows_of_a_second_a_step(
     assert frames_per_sample(deltas, CAMERAS) == frames
 
 
-def test_steps_fall_on_frames_where_a_second_is_no_whole_number_of_them() -> None:
+def test_modes_have_windows_of_whole_frames_and_of_actions_in_parts() -> None:
     deltas = mode_deltas("sarm", (), FEATURES, 29.97)
 
     assert [second * 29.97 for second in deltas["action"]] == pytest.approx(
         [0, 30, 60, 90, 120, 150, 180, 210], abs=1e-9
     )
-
-
-def test_actions_in_parts_have_windows_too() -> None:
     assert set(mode_deltas("sarm", (), ("action.arm", "action.gripper", "actions"), 30)) == {
         "action.arm", "action.gripper"
     }  # fmt: skip
-
-
-def test_a_mode_that_applies_to_nothing_is_refused() -> None:
     with pytest.raises(UsageError, match="needs a feature `action`"):
         mode_deltas("sarm-action", CAMERAS, CAMERAS, 30)
 

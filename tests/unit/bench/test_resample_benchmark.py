@@ -7,6 +7,7 @@ import json
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import h5py
@@ -108,14 +109,6 @@ class _Scripted(Pipeline):
         return dict(self.stages), {"x": torch.full((len(places), 1, 1), self.value)}
 
 
-class _Stage:
-    def __init__(self) -> None:
-        self.done = 0
-
-    def advance(self, amount: int) -> None:
-        self.done += amount
-
-
 def test_ratios_and_rates_follow_from_the_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "leconvert.bench.pipelines._exact",
@@ -126,7 +119,8 @@ def test_ratios_and_rates_follow_from_the_stages(monkeypatch: pytest.MonkeyPatch
         "batched", {"pack": 0.005, "copy_in": 0.003, "kernel": 0.01, "copy_out": 0.002},
         0.25,
     )  # fmt: skip
-    stage = _Stage()
+    done: list[int] = []
+    stage = SimpleNamespace(advance=done.append)
 
     rows = measure_batch_size(
         [slow, fast], ResampledBatches(SyntheticSet(count=9), {}, 50.0),
@@ -134,7 +128,7 @@ def test_ratios_and_rates_follow_from_the_stages(monkeypatch: pytest.MonkeyPatch
     )  # fmt: skip
     (ratio,) = ratios(rows)
 
-    assert stage.done == 3
+    assert sum(done) == 3
     assert slow.given == fast.given
     assert len(slow.given) == 1 + 3 * 2 * 2
     assert rows[1]["trajectories_per_s"] == pytest.approx(4 / 0.02)
@@ -218,7 +212,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_timed() -> None:
         run_resample(ResampleOptions(devices=("cuda:99",)))
 
 
-def test_all_asks_for_everything_and_of_a_gpu_for_larger_batches(
+def test_all_asks_for_everything_and_batch_sizes_fit_the_set_and_the_device(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     wanted = everything(ResampleOptions(mode="batched"))
@@ -232,9 +226,6 @@ def test_all_asks_for_everything_and_of_a_gpu_for_larger_batches(
     assert wanted.batch_sizes == (16, 64, 256, 1024, 4096)
     assert everything(ResampleOptions(dataset="a")).batch_sizes is None
     assert everything(ResampleOptions(batch_sizes=(8,))).batch_sizes == (8,)
-
-
-def test_batch_sizes_are_the_usual_ones_that_the_set_is_large_enough_for() -> None:
     assert ResampleOptions().sized(40).batch_sizes == (16, 32)
     assert ResampleOptions().sized(9).batch_sizes == (9,)
     assert ResampleOptions(batch_sizes=(5,)).sized(9).batch_sizes == (5,)

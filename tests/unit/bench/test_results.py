@@ -115,12 +115,6 @@ def test_only_results_of_this_version_are_read(tmp_path: Path) -> None:
         results_below(tmp_path / "missing")
 
 
-def test_repeats_become_medians() -> None:
-    (line,) = summarize([result(samples_per_s=rate) for rate in (90.0, 300.0, 100.0)])
-
-    assert (line.samples_per_s, line.runs, line.ranks) == (100.0, 3, 1)
-
-
 def test_ranks_of_one_node_add_up_and_nodes_stay_apart() -> None:
     lines = summarize(
         [
@@ -160,24 +154,6 @@ def test_results_of_other_options_are_no_repeats(options: dict[str, Any], others
     assert other.label == f"{usual.label}, {others}"
 
 
-def test_options_of_the_measurement_alone_make_repeats() -> None:
-    (line,) = summarize([result(options={"seed": seed, "duration_s": seed}) for seed in (1, 2)])
-
-    assert line.runs == 2
-
-
-def test_partitions_on_one_host_add_up() -> None:
-    options = {"num_partitions": 2}
-    (line,) = summarize(
-        [
-            result(options={**options, "partition_index": part}, samples_per_s=rate)
-            for part, rate in ((0, 10.0), (1, 30.0))
-        ]
-    )
-
-    assert (line.samples_per_s, line.ranks, line.runs) == (40.0, 2, 1)
-
-
 def test_set_ups_stay_apart_and_come_in_order() -> None:
     lines = summarize(
         [result(options={"loader": loader}) for loader in ("stream", "map", "stream-lerobot")]
@@ -206,26 +182,42 @@ def test_flags_say_what_a_figure_does_not(changes: dict[str, Any], flags: tuple[
     assert flags_of(result(**changes)) == flags
 
 
+def of_ranks(*frames: float) -> list[dict[str, Any]]:
+    """Results of ranks that decode so many frames a second."""
+    return [
+        result(decoded_frames_per_s=each, options={"rank": rank, "world_size": len(frames)})
+        for rank, each in enumerate(frames)
+    ]
+
+
 @pytest.mark.parametrize(
-    ("mode", "frames", "flags"),
+    ("results", "line"),
     [
-        ("single", 119.0, ("below target",)),
-        ("single", 120.0, ()),
-        ("sarm", 319.0, ("below target",)),
-        ("sarm", 320.0, ()),
-        ("sarm-action", 1.0, ()),
+        ([result(samples_per_s=rate) for rate in (90.0, 300.0, 100.0)],
+         {"samples_per_s": 100.0, "runs": 3, "ranks": 1}),
+        ([result(options={"seed": seed, "duration_s": seed}) for seed in (1, 2)], {"runs": 2}),
+        ([result(options={"num_partitions": 2, "partition_index": part}, samples_per_s=rate)
+          for part, rate in ((0, 10.0), (1, 30.0))],
+         {"samples_per_s": 40.0, "ranks": 2, "runs": 1}),
+        ([result(decoded_frames_per_s=0.0, dataset={"root": "/d", "cameras": []})], {"flags": ()}),
+        (of_ranks(300.0, 900.0),
+         {"frames_per_s_low": 1200.0, "frames_per_s_high": 1200.0, "flags": ()}),
+        *(
+            ([result(options={"mode": mode}, decoded_frames_per_s=frames)], {"flags": flags})
+            for mode, frames, flags in (
+                ("single", 119.0, ("below target",)), ("single", 120.0, ()),
+                ("sarm", 319.0, ("below target",)), ("sarm", 320.0, ()), ("sarm-action", 1.0, ()),
+            )
+        ),
     ],
-)
-def test_missed_targets_are_flagged(mode: str, frames: float, flags: tuple[str, ...]) -> None:
-    (line,) = summarize([result(options={"mode": mode}, decoded_frames_per_s=frames)])
-
-    assert line.flags == flags
-
-
-def test_a_dataset_without_cameras_misses_no_target() -> None:
-    (line,) = summarize([result(decoded_frames_per_s=0.0, dataset={"root": "/d", "cameras": []})])
-
-    assert line.flags == ()
+    ids=["median of repeats", "options of the measurement", "partitions add up", "no cameras",
+         "ranks of unlike speed", *(f"target {number}" for number in range(5))],
+)  # fmt: skip
+def test_results_of_one_set_up_are_one_line(
+    results: list[dict[str, Any]], line: dict[str, Any]
+) -> None:
+    (found,) = summarize(results)
+    assert {name: getattr(found, name) for name in line} == line
 
 
 def test_repeats_that_disagree_are_marked() -> None:
@@ -236,14 +228,3 @@ def test_repeats_that_disagree_are_marked() -> None:
     assert other.flags == ("runs disagree",)
     assert "runs disagree" in other.label
     assert "runs disagree" not in line.label
-
-
-def test_ranks_of_unlike_speed_are_no_repeats_that_disagree() -> None:
-    ranks = [
-        result(decoded_frames_per_s=frames, options={"rank": rank, "world_size": 2})
-        for rank, frames in enumerate((300.0, 900.0))
-    ]
-    (line,) = summarize(ranks)
-
-    assert (line.frames_per_s_low, line.frames_per_s_high) == (1200.0, 1200.0)
-    assert line.flags == ()

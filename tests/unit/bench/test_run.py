@@ -150,7 +150,9 @@ def test_ranks_load_shares_of_their_own(several_files: Path) -> None:
             run(several_files, loader=loader, rank=9999, world_size=10000)
 
 
-def test_a_dataset_without_video_is_measured_without_a_decoder(without_video: Path) -> None:
+def test_a_dataset_without_video_or_with_images_in_tables_is_measured_without_a_decoder(
+    without_video: Path, images_in_tables: Path
+) -> None:
     result = run(without_video, check=5)
 
     assert result["video_decoder_cache"] is None
@@ -159,9 +161,6 @@ def test_a_dataset_without_video_is_measured_without_a_decoder(without_video: Pa
     assert result["dataset"]["codec"] is None
     assert result["check"]["samples"] == 5
     assert failure_of(result) is None
-
-
-def test_images_in_tables_are_camera_frames(images_in_tables: Path) -> None:
     result = run(images_in_tables, check=5)
 
     assert result["window_frames"] == 1
@@ -242,21 +241,17 @@ def test_the_limit_is_found_beside_the_result(
     assert find_limit(tmp_path, meta, "cpu") is None
 
 
-def test_without_videos_there_is_no_limit(without_video: Path) -> None:
-    with pytest.raises(ProbeError, match="has no videos"):
-        run_limit(RunOptions(root=str(without_video), duration_s=0.1))
-
-
-def test_a_share_of_no_partition_is_refused(several_files: Path) -> None:
+def test_what_loaders_and_the_limit_cannot_do_is_refused(
+    several_files: Path, without_video: Path
+) -> None:
     with pytest.raises(UsageError, match="partition_index must be 0 to 0, not 1"):
         run(several_files, partition_index=1)
-
-
-def test_lerobots_loaders_refuse_what_they_cannot_do(several_files: Path) -> None:
     with pytest.raises(UsageError, match="The loader stream-lerobot always reads all episodes"):
         run(several_files, loader="stream-lerobot", max_episodes=2)
     with pytest.raises(UsageError, match="does not support --data-files-root"):
         run(several_files, loader="map", data_files_root=str(several_files))
+    with pytest.raises(ProbeError, match="has no videos"):
+        run_limit(RunOptions(root=str(without_video), duration_s=0.1))
 
 
 @pytest.mark.parametrize("option", [{"decode_device": "cuda"}, {"device": "cuda"}])

@@ -93,15 +93,12 @@ def test_a_matrix_is_every_combination_with_a_gpu_only_where_one_decodes() -> No
     )
 
 
-def test_a_scenario_gets_a_gpu_where_the_run_wants_one() -> None:
+def test_a_job_gets_a_gpu_where_its_run_wants_one_or_batches_go_to_one() -> None:
     wanted = [
         plan_scenarios("mmap_local", replace(WANTED, **device), places={})[0].resources.gpus
         for device in ({"decode_device": "cuda"}, {"device": "cuda:1"}, {"device": "cpu"})
     ]
     assert wanted == [1, 1, 0]
-
-
-def test_a_matrix_gets_a_gpu_where_batches_go_to_one() -> None:
     (job,) = plan_matrix("local", "single", "cpu", replace(WANTED, device="cuda"), places={})
     assert job.resources.gpus == 1
 
@@ -140,15 +137,10 @@ def test_what_is_meant_for_one_job_beats_what_is_meant_for_all() -> None:
 @pytest.mark.parametrize(
     ("resource", "text"),
     [
-        ("cpus", "0"),
-        ("cpus", "many"),
-        ("nodes", "-1"),
-        ("mem", "64 GB"),
-        ("time", "an hour"),
-        ("gpus", "x"),
-        ("cpus", "moon=4"),
+        ("cpus", "0"), ("cpus", "many"), ("nodes", "-1"), ("mem", "64 GB"),
+        ("time", "an hour"), ("gpus", "x"), ("cpus", "moon=4"),
     ],
-)
+)  # fmt: skip
 def test_a_resource_that_the_scheduler_would_refuse_is_refused_at_once(
     resource: str, text: str
 ) -> None:

@@ -71,22 +71,17 @@ FEATURES: dict[str, dict[str, Any]] = {
 }
 
 
-def batch(size: int, steps: int = 0, action_steps: int = 0) -> dict[str, torch.Tensor]:
+def batch(size: int, action_steps: int) -> dict[str, torch.Tensor]:
     generator = torch.Generator().manual_seed(3)
-    lead = (size, steps) if steps else (size,)
-    made = {
+    return {
         "observation.images.wrist": torch.randint(
-            0, 256, (*lead, 3, 32, 40), dtype=torch.uint8, generator=generator
+            0, 256, (size, 3, 32, 40), dtype=torch.uint8, generator=generator
         ),
         "observation.images.depth": 9000 * torch.rand(size, 1, 16, 16, generator=generator),
         "observation.state": torch.randn(size, 6, generator=generator),
-        "action": torch.randn(
-            (size, action_steps, 4) if action_steps else (size, 4), generator=generator
-        ),
+        "action": torch.randn((size, action_steps, 4), generator=generator),
+        "action_is_pad": torch.zeros(size, action_steps, dtype=torch.bool),
     }
-    if action_steps:
-        made["action_is_pad"] = torch.zeros(size, action_steps, dtype=torch.bool)
-    return made
 
 
 def test_sizes_follow_from_features_and_windows() -> None:

@@ -13,16 +13,9 @@ from leconvert.support.errors import SourceError, UnreadableSourceError
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    folder = tmp_path / "dataset"
-    for name in (
-        "README.md",
-        "data/chunk-000/file-000.parquet",
-        "meta/info.json",
-        "videos/top/chunk-000/file-000.mp4",
-        "calibration/top.yaml",
-    ):
-        put(folder, name)
-    return folder
+    for name in PLAIN:
+        put(tmp_path / "dataset", name)
+    return tmp_path / "dataset"
 
 
 PLAIN = {

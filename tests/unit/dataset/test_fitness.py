@@ -104,9 +104,6 @@ def test_rows_are_fit_where_they_count_on_and_no_repair_changes_them() -> None:
     numbers = Misfit.OTHER_NUMBERS
     assert misfits_of(episodes=(0, 1, 3)) == [0, 0, numbers | shared]
     assert misfits_of(first=np.array([0, 4, 7])) == [0, numbers, shared]
-
-
-def test_a_selection_alone_changes_no_rows_that_stay_where_they_are() -> None:
     renumbered = Repairs(computed_columns=("episode_index", "index"))
     assert misfits_of(renumbered)[:2] == [0, 0]
     changed = Misfit.CHANGED_ROWS

@@ -61,12 +61,9 @@ WORKERS: list[dict[str, Any]] = [{}, {"num_workers": 2, "persistent_workers": Tr
     ],
 )
 def test_a_local_file_that_changes_between_two_epochs_ends_the_next(
-    two_commits: tuple[Path, Path],
-    local: Path,
-    change: Change,
-    workers: dict[str, Any],
+    two_commits: tuple[Path, Path], local: Path, change: Change, workers: dict[str, Any],
     video_backend: Any,
-) -> None:
+) -> None:  # fmt: skip
     stream = EpisodeStream(local, return_uint8=True, video_backend=video_backend)
     loader = StreamLoader(stream, batch_size=5, **workers)
     assert shift(loader) == {0}

@@ -52,27 +52,17 @@ class SlowWork:
                 self.running -= 1
 
 
-def test_no_fetch_of_a_failed_batch_goes_on(
-    in_memory: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("method", ["need_frames", "_give"], ids=["fetch", "write"])
+def test_no_thread_goes_on_with_frames_of_a_failed_batch(
+    in_memory: str, v30: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    stream = EpisodeStream(in_memory, video_fetch_workers=2, cache_size_in_gb=0)
-    slow = SlowWork(FrameReader.need_frames, slow=2)
-    monkeypatch.setattr(FrameReader, "need_frames", slow)
-
-    with pytest.raises(UnreadableSourceError, match="the store fails"):
+    if method == "need_frames":
+        stream = EpisodeStream(in_memory, video_fetch_workers=2, cache_size_in_gb=0)
+    else:
+        stream = EpisodeStream(v30, video_fetch_workers=3)
         next(stream.batches(4))
-
-    assert slow.calls > 2
-    assert slow.running == 0
-
-
-def test_no_thread_writes_frames_of_a_failed_batch(
-    v30: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stream = EpisodeStream(v30, video_fetch_workers=3)
-    next(stream.batches(4))
-    slow = SlowWork(FrameReader._give, slow=2)
-    monkeypatch.setattr(FrameReader, "_give", slow)
+    slow = SlowWork(getattr(FrameReader, method), slow=2)
+    monkeypatch.setattr(FrameReader, method, slow)
 
     with pytest.raises(UnreadableSourceError, match="the store fails"):
         next(stream.batches(4))

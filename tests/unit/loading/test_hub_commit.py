@@ -51,12 +51,9 @@ def mixture(**options: Any) -> MixedStream:
     ],
 )
 def test_a_push_between_two_epochs_changes_no_sample(
-    hub: StandIn,
-    push: Callable[[], None],
-    monkeypatch: pytest.MonkeyPatch,
-    make: Make,
+    hub: StandIn, push: Callable[[], None], monkeypatch: pytest.MonkeyPatch, make: Make,
     workers: dict[str, Any],
-) -> None:
+) -> None:  # fmt: skip
     monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)  # for workers that are spawned
     first = hub.repo(REPO).branches["main"]
     stream = make(cache_size_in_gb=0)

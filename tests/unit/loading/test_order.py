@@ -63,13 +63,9 @@ def all_frames(lengths: list[int]) -> list[tuple[int, int]]:
     shuffle=st.booleans(),
 )
 def test_an_epoch_has_each_frame_once_and_ranks_and_workers_only_take_turns_in_it(
-    lengths: list[int],
-    topology: tuple[int, int, int],
-    pool: int,
-    seed: int,
-    epoch: int,
+    lengths: list[int], topology: tuple[int, int, int], pool: int, seed: int, epoch: int,
     shuffle: bool,
-) -> None:
+) -> None:  # fmt: skip
     order = EpisodeOrder(np.array(lengths), seed=seed, shuffle=shuffle, pool_size=pool)
     alone = [tuple(pair) for pair in frames_of(order, Share(), epoch=epoch).tolist()]
     assert sorted(alone) == all_frames(lengths)
@@ -81,12 +77,9 @@ def test_an_epoch_has_each_frame_once_and_ranks_and_workers_only_take_turns_in_i
 
 @given(lengths=LENGTHS, before=TOPOLOGIES, after=TOPOLOGIES, pool=POOLS, batches=st.integers(0, 99))
 def test_another_topology_goes_on_where_one_stopped(
-    lengths: list[int],
-    before: tuple[int, int, int],
-    after: tuple[int, int, int],
-    pool: int,
+    lengths: list[int], before: tuple[int, int, int], after: tuple[int, int, int], pool: int,
     batches: int,
-) -> None:
+) -> None:  # fmt: skip
     order = EpisodeOrder(np.array(lengths), pool_size=pool)
     done = list(chain(*global_batches(order, before)[:batches]))
     rest = list(chain(*global_batches(order, after, taken=len(done))))

@@ -32,21 +32,21 @@ def accelerate(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def test_alone_by_default() -> None:
+def test_it_is_alone_by_default_and_in_a_batch_script_that_starts_no_tasks() -> None:
     assert find_rank(environment={}) == (0, 1)
+    assert find_rank(environment=BATCH_SCRIPT) == (0, 1)
 
 
-def test_the_order_is_arguments_accelerate_torchrun_slurm(accelerate: ModuleType) -> None:
+def test_the_order_is_arguments_accelerate_torchrun_slurm_and_half_an_environment_is_none(
+    accelerate: ModuleType,
+) -> None:
     both = TORCHRUN | SLURM
     assert find_rank(5, 6, environment=both) == (5, 6)
     assert find_rank(environment=both) == (2, 4)
     accelerate.PartialState = SimpleNamespace(_shared_state={})  # type: ignore[attr-defined]
     assert find_rank(environment=both) == (3, 8)
     assert find_rank(environment=SLURM) == (1, 2)
-
-
-def test_a_batch_script_that_starts_no_tasks_loads_everything() -> None:
-    assert find_rank(environment=BATCH_SCRIPT) == (0, 1)
+    assert find_rank(environment={"RANK": "3"} | SLURM) == (1, 2)
 
 
 def test_processes_of_a_node_are_counted_by_themselves(accelerate: ModuleType) -> None:
@@ -62,10 +62,6 @@ def test_ranks_of_all_nodes_are_not_taken_for_those_of_one(environment: dict[str
     with pytest.raises(UsageError, match="on all nodes") as error:
         find_rank(of_node=True, environment=environment)
     assert "--rank" in str(error.value.next_step)
-
-
-def test_half_an_environment_says_nothing() -> None:
-    assert find_rank(environment={"RANK": "3"} | SLURM) == (1, 2)
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def test_a_gpu_gives_what_the_cpu_gives(dtype: torch.dtype) -> None:
     assert torch.allclose(here.values["x"].float(), there.values["x"].cpu().float(), atol=tolerance)
 
 
-def test_arrays_that_are_no_tensors_are_refused() -> None:
+def test_arrays_texts_and_numbers_too_large_for_the_type_are_refused() -> None:
     times, values = torch.arange(4.0, dtype=torch.float64)[None], {"a": torch.zeros(1, 4)}
     calls: list[tuple[Any, Any, dict[str, Any]]] = [
         (times.numpy(), values, {"hz": 1}),
@@ -161,14 +161,8 @@ def test_arrays_that_are_no_tensors_are_refused() -> None:
     for of_times, of_values, options in calls:
         with pytest.raises(UsageError, match="must be a tensor, not ndarray"):
             resample(of_times, of_values, **options)
-
-
-def test_a_text_is_not_taken_letter_by_letter() -> None:
     with pytest.raises(UsageError, match="columns takes several values"):
         ResampledDataset("nowhere", hz=10, columns="action")
-
-
-def test_a_number_too_large_for_the_type_asked_for_is_refused() -> None:
     values = torch.tensor([[1e300, 1.0, 2.0]], dtype=torch.float64)
     times = torch.arange(3).double()[None]
     with pytest.raises(UsageError, match=r"not finite as torch\.float32"):

@@ -58,7 +58,7 @@ def test_a_dataset_gives_its_numeric_columns_at_its_timestamps(dataset: Path) ->
         DatasetSet(str(dataset), columns=["wheels"])
 
 
-def test_only_a_rounding_of_the_grid_is_undone() -> None:
+def test_only_a_rounding_of_the_grid_is_undone_and_times_stay_in_order() -> None:
     grid = np.arange(2000) / 30
     stored = grid.astype(np.float32)
     stored[7] += np.float32(1e-4)
@@ -67,6 +67,15 @@ def test_only_a_rounding_of_the_grid_is_undone() -> None:
 
     assert times[7] == np.float64(stored[7])
     assert np.array_equal(np.delete(times, 7), np.delete(grid, 7))
+    grid = (np.arange(300) / 30).astype(np.float32)
+    for place in range(1, 299):
+        stuck = grid.copy()
+        stuck[place + 1] = stuck[place]
+        times = exact_times(stuck, 30.0)
+        assert times[place + 1] == times[place] == place / 30
+        assert (np.diff(times) >= 0).all()
+    skipped = exact_times(np.array([0, 1 / 30, 3 / 30], np.float32), 30.0)
+    assert skipped.tolist() == [0, 1 / 30, 3 / 30]
 
 
 def test_other_files_are_no_trajectories(tmp_path: Path) -> None:
@@ -125,18 +134,6 @@ def test_a_quaternion_needs_a_direction() -> None:
 
     with pytest.raises(SourceError, match=r"quaternion 0 in q\[0:4\] at sample 1"):
         methods_for(Standing(2), {"q": "slerp"})
-
-
-def test_times_that_repeat_or_skip_frames_stay_in_order() -> None:
-    grid = (np.arange(300) / 30).astype(np.float32)
-    for place in range(1, 299):
-        stuck = grid.copy()
-        stuck[place + 1] = stuck[place]
-        times = exact_times(stuck, 30.0)
-        assert times[place + 1] == times[place] == place / 30
-        assert (np.diff(times) >= 0).all()
-    skipped = exact_times(np.array([0, 1 / 30, 3 / 30], np.float32), 30.0)
-    assert skipped.tolist() == [0, 1 / 30, 3 / 30]
 
 
 def test_numbers_of_another_byte_order_are_read_from_hdf5(tmp_path: Path) -> None:

@@ -56,7 +56,7 @@ def test_methods_follow_from_types_and_names_and_choices() -> None:
     assert two == ((0, 4, "slerp"), (4, 8, "slerp"))
 
 
-def test_choices_that_name_nothing_are_refused() -> None:
+def test_choices_that_name_nothing_or_a_part_of_a_quaternion_are_refused() -> None:
     columns = {"action": (FLOAT, 7)}
 
     for text in ("acton", "action[7]", "action[3:3]", "action[5:9]", "action[-1]"):
@@ -64,6 +64,11 @@ def test_choices_that_name_nothing_are_refused() -> None:
             choose_methods(columns, {text: "nearest"})
     with pytest.raises(UsageError, match=r"a column of the quaternion at action\[0\]"):
         choose_methods(columns, {"action[0:4]": "slerp", "action[2]": "linear"})
+    with pytest.raises(UsageError, match="a column of the quaternion"):
+        choose_methods(
+            {"x": (np.dtype("f4"), 8)},
+            {"x[0:4]": "slerp", "x[4:8]": "slerp", "x[0:2]": "previous", "x[6:8]": "previous"},
+        )
 
 
 def test_packing_shares_memory_and_choices_copy_nothing() -> None:
@@ -101,11 +106,3 @@ def test_types_that_torch_lacks_are_resampled_in_wider_ones(kind: str) -> None:
 def test_types_that_no_other_type_holds_are_refused(kind: str) -> None:
     with pytest.raises(SourceError, match="cannot be resampled"):
         trajectory([0.0, 1.0], x=np.array([1, 2], kind))
-
-
-def test_what_is_left_of_two_quaternions_is_none() -> None:
-    with pytest.raises(UsageError, match="a column of the quaternion"):
-        choose_methods(
-            {"x": (np.dtype("f4"), 8)},
-            {"x[0:4]": "slerp", "x[4:8]": "slerp", "x[0:2]": "previous", "x[6:8]": "previous"},
-        )

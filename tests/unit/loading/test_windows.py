@@ -47,17 +47,14 @@ def test_what_repeats_in_a_window_is_one_frame() -> None:
     assert windows_of([0.0, 0.1]).distinct_frames(np.array([8]), np.array([10])) == 2
 
 
-def test_a_time_between_two_frames_is_refused_with_the_nearest() -> None:
+def test_a_time_within_the_tolerance_is_taken_and_one_between_two_frames_is_refused() -> None:
+    assert windows_of([1 / 30 + 9e-5]).offsets.tolist() == [1]
     with pytest.raises(UsageError, match=r"0\.05 s") as error:
         windows_of([0.05])
     assert "0.066667" in str(error.value.next_step)
 
 
-def test_a_time_within_the_tolerance_is_taken() -> None:
-    assert windows_of([1 / 30 + 9e-5]).offsets.tolist() == [1]
-
-
-def test_unknown_features_and_empty_windows_are_refused() -> None:
+def test_unknown_features_and_empty_windows_are_refused_and_none_are_none() -> None:
     with pytest.raises(UsageError, match="'none'"):
         make_windows({"none": [0.0]}, fps=30, tolerance_s=1e-4, features=FEATURES)
     with pytest.raises(UsageError, match="an empty list for 'action'"):
@@ -65,7 +62,4 @@ def test_unknown_features_and_empty_windows_are_refused() -> None:
     for seconds in (0.1, ["soon"], [float("nan")], [1e300], None):
         with pytest.raises(UsageError, match="which is not a list of seconds"):
             windows_of(seconds)  # type: ignore[arg-type]
-
-
-def test_no_windows_at_all() -> None:
     assert make_windows(None, fps=30, tolerance_s=1e-4, features=FEATURES) == {}

@@ -73,11 +73,9 @@ def test_without_a_v2_tag_it_is_main(hub: StandIn, tmp_path: Path) -> None:
 
 
 def test_a_private_dataset_needs_its_token(
-    hub: StandIn,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    hub: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:
+) -> None:  # fmt: skip
     hub.add_repo(REPO, info_of("v2.1", "secret"), private=True)
     target = tmp_path / "arm"
     assert main(["convert", "--repo-id", REPO, "--root", str(target)]) == 15
@@ -182,15 +180,9 @@ def test_a_v3_tag_on_a_v2_dataset_does_not_count(arm: StandIn, tmp_path: Path) -
     ],
 )
 def test_what_cannot_be_converted_is_told_in_one_sentence(
-    arm: StandIn,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    repo: str,
-    revision: str | None,
-    code: int,
-    said: str,
-    stream: list[str],
-) -> None:
+    arm: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str], repo: str,
+    revision: str | None, code: int, said: str, stream: list[str],
+) -> None:  # fmt: skip
     arm.add_repo("tester/empty", {"README.md": b"# Nothing\n"})
     arm.add_repo("tester/old", info_of("v1.6", "old"))
     arm.add_repo("tester/new", info_of("v3.0", "new"))

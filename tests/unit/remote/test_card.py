@@ -72,12 +72,6 @@ def test_a_users_text_and_keys_stay_and_a_second_time_changes_nothing() -> None:
     assert _render(moved) == moved
 
 
-def test_a_dataset_that_is_no_known_conversion_is_not_called_one() -> None:
-    card = _render(None, provenance=None)
-    assert "Pushed by leconvert" in card
-    assert "Convert" not in card
-
-
 def test_our_part_is_written_anew_in_its_place() -> None:
     card = _render("# Mine\n") + "\nAfter.\n"
     again = _render(card, sizes={"data/chunk-000/file-000.parquet": 7})
@@ -87,7 +81,7 @@ def test_our_part_is_written_anew_in_its_place() -> None:
     assert again.endswith("<!-- leconvert: end -->\n\nAfter.\n")
 
 
-def test_where_it_came_from_is_told() -> None:
+def test_where_it_came_from_is_told_if_it_is_known() -> None:
     known = Provenance(
         "lab/arm", "v2.1", "c" * 40, {"retime": True}, {"gap": 3, "extra": 1}, ("tasks renumbered",)
     )
@@ -96,6 +90,9 @@ def test_where_it_came_from_is_told() -> None:
     assert "- Options: `retime` = True\n" in card
     assert "- Findings: `extra`, `gap` (3 times)\n" in card
     assert "- Changed: tasks renumbered\n" in card
+    card = _render(None, provenance=None)
+    assert "Pushed by leconvert" in card
+    assert "Convert" not in card
 
 
 @pytest.mark.parametrize(
@@ -111,10 +108,13 @@ def test_a_config_that_names_old_files_is_mended(files: str, expected: str) -> N
     assert _head(_render(before))["configs"] == [{"config_name": "mine", "data_files": expected}]
 
 
-def test_line_ends_stay() -> None:
+def test_line_ends_stay_and_a_byte_order_mark_hides_no_head() -> None:
     card = _render("---\r\nlicense: mit\r\n---\r\n# Mine\r\n")
     assert card.count("\n") == card.count("\r\n")
     assert _render(card) == card
+    card = _render("\ufeff---\nlicense: mit\n---\n# Mine\n")
+    assert _head(card)["license"] == "mit"
+    assert card.count("license") == 1
 
 
 @pytest.mark.parametrize("head", ["a: [1", "- a\n- b"])
@@ -122,12 +122,6 @@ def test_a_head_that_is_no_yaml_is_named(head: str) -> None:
     with pytest.raises(HubConflictError, match=r"The YAML head of README.md in") as caught:
         _render(f"---\n{head}\n---\n# Mine\n")
     assert "--no-card" in str(caught.value.next_step)
-
-
-def test_a_head_behind_a_byte_order_mark_is_a_head() -> None:
-    card = _render("\ufeff---\nlicense: mit\n---\n# Mine\n")
-    assert _head(card)["license"] == "mit"
-    assert card.count("license") == 1
 
 
 @pytest.mark.parametrize(

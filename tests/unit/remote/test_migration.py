@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from tests.hub import WRITE_TOKEN, Fault, StandIn
 from tests.hub.committed import contents, converted, hashes
+from tests.hub.store import Repo
 from tests.oddities import ODDITIES
 
 from leconvert import LayoutOptions, convert
@@ -54,6 +55,11 @@ def headers_of_clips(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("leconvert.remote.sparse_snapshot._WHOLE_KEPT_BYTES", 0)
 
 
+@pytest.fixture
+def repo(hub: StandIn, large_clips: Path) -> Repo:
+    return hub.add_repo(REPO, large_clips)
+
+
 def migrate(
     work: Path,
     layout: str = LAYOUTS[0],
@@ -82,9 +88,8 @@ def whole_clips(hub: StandIn) -> list[str]:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_commit_holds_what_a_conversion_writes_and_no_clip_moves(
-    hub: StandIn, expected: Hashes, large_clips: Path, tmp_path: Path, layout: str
+    hub: StandIn, repo: Repo, expected: Hashes, tmp_path: Path, layout: str
 ) -> None:
-    repo = hub.add_repo(REPO, large_clips)
     first = repo.branches["main"]
     report = migrate(tmp_path / WORK, layout)
     new = repo.branches["main"]
@@ -122,9 +127,8 @@ def test_the_command_says_what_moved_and_leaves_nothing_here(
 
 
 def test_a_plan_shows_what_convert_would_do_on_the_hub(
-    hub: StandIn, large_clips: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    repo: Repo, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    hub.add_repo(REPO, large_clips)
     layout = "overlay"
     said = []
     for command in ("convert", "plan"):
@@ -138,11 +142,9 @@ def test_a_plan_shows_what_convert_would_do_on_the_hub(
 
 
 def test_a_plan_for_workers_leaves_no_file_of_the_hub_where_it_is(
-    hub: StandIn, large_clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    repo: Repo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
-    hub.add_repo(REPO, large_clips)
     assert main(["plan", REPO, "--layout", "overlay", "--output", "out"]) == 2
     told = capsys.readouterr().err
     assert f"`leconvert convert --repo-id {REPO} --layout overlay` makes the dataset v3.0" in told
@@ -166,11 +168,10 @@ def test_a_refusal_names_the_repo_and_no_folder_of_ours(
 
 @pytest.mark.parametrize("words", [["--layout", "episode-files"], []])
 def test_a_missing_token_is_noticed_before_anything_is_fetched(
-    hub: StandIn, large_clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    hub: StandIn, repo: Repo, large_clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     words: list[str], capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.delenv("HF_TOKEN")
-    hub.add_repo(REPO, large_clips)
     assert main(["convert", REPO, *words]) == 16
     told = capsys.readouterr().err
     assert "needs a token for the Hub" in told
@@ -184,10 +185,7 @@ def test_a_missing_token_is_noticed_before_anything_is_fetched(
     assert main(["convert", REPO, *words, "--no-push"]) == 0
 
 
-def test_a_dataset_that_is_here_is_converted_here(
-    hub: StandIn, large_clips: Path, tmp_path: Path
-) -> None:
-    hub.add_repo(REPO, large_clips)
+def test_a_dataset_that_is_here_is_converted_here(hub: StandIn, repo: Repo, tmp_path: Path) -> None:
     local = tmp_path / "home" / REPO
     assert main(["convert", "--repo-id", REPO, "--no-push"]) == 0
     shutil.rmtree(local)
@@ -265,23 +263,15 @@ def test_quantiles_of_the_dataset_are_computed_from_whole_tables(
     )
 
 
-def test_quantiles_of_frames_that_stay_on_the_hub_are_refused(
-    hub: StandIn, large_clips: Path, tmp_path: Path
-) -> None:
-    hub.add_repo(REPO, large_clips)
+def test_quantiles_of_frames_that_stay_on_the_hub_are_refused(repo: Repo, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="stay on the Hub"):
         migrate(tmp_path / WORK, repairs=RepairOptions(quantiles=True), fetch_unfit=True)
 
 
 def test_large_tables_and_other_large_files_stay_there_unread(
-    hub: StandIn,
-    expected: Hashes,
-    large_clips: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    hub: StandIn, repo: Repo, expected: Hashes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("leconvert.remote.sparse_snapshot._WHOLE_TABLE_BYTES", 50)
-    repo = hub.add_repo(REPO, large_clips)
     hub.add_commit(REPO, {"raw/recording.bin": b"x" * 500_000, "notes.txt": b"mine"})
     before = repo.tree(repo.branches["main"])
     migrate(tmp_path / WORK)
@@ -299,9 +289,8 @@ def test_large_tables_and_other_large_files_stay_there_unread(
 
 
 def test_files_of_which_the_hub_knows_no_hash_are_fetched_and_sent(
-    hub: StandIn, expected: Hashes, large_clips: Path, tmp_path: Path
+    hub: StandIn, repo: Repo, expected: Hashes, large_clips: Path, tmp_path: Path
 ) -> None:
-    repo = hub.add_repo(REPO, large_clips)
     tree = dict(repo.tree(repo.branches["main"]))
     clip = "videos/chunk-000/observation.images.top/episode_000002.mp4"
     tree[clip] = repo.add_regular((large_clips / clip).read_bytes())
@@ -319,11 +308,10 @@ def test_files_of_which_the_hub_knows_no_hash_are_fetched_and_sent(
     ],
 )
 def test_what_changes_on_the_hub_meanwhile_is_converted_by_the_same_command(
-    hub: StandIn, large_clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    hub: StandIn, repo: Repo, large_clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     moment: str, words: list[str], layout: str, capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
-    repo = hub.add_repo(REPO, large_clips)
     other = _changed_clip(hub, large_clips, moment)
     command = ["convert", "--repo-id", REPO, "--layout", layout, *words]
     assert main(command) == 17
@@ -356,9 +344,8 @@ def test_a_revision_that_still_names_what_was_replaced_is_told_with_the_one_that
 
 
 def test_a_run_that_waits_for_its_push_is_begun_anew_when_asked_to(
-    hub: StandIn, large_clips: Path
+    hub: StandIn, repo: Repo
 ) -> None:
-    repo = hub.add_repo(REPO, large_clips)
     command = ["convert", "--repo-id", REPO, "--layout", LAYOUTS[0]]
     hub.break_requests(Fault("status", path="/commit/", status=403))
     assert main(command) == 16
@@ -376,9 +363,8 @@ def _changed_clip(hub: StandIn, source: Path, path: str) -> str:
 
 
 def test_a_repo_that_changed_is_left_alone_and_no_stand_in_is_sent(
-    hub: StandIn, large_clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hub: StandIn, repo: Repo, large_clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    repo = hub.add_repo(REPO, large_clips)
     clip = "videos/chunk-000/observation.images.top/episode_000001.mp4"
     other = (large_clips / clip).read_bytes() + b"\0\0\0\x08free"
 
@@ -415,26 +401,23 @@ def test_a_repo_that_changed_is_left_alone_and_no_stand_in_is_sent(
     ],
 )
 def test_what_the_hub_cannot_do_is_refused(
-    hub: StandIn, large_clips: Path, tmp_path: Path, options: dict[str, Any], said: str
+    repo: Repo, tmp_path: Path, options: dict[str, Any], said: str
 ) -> None:
-    hub.add_repo(REPO, large_clips)
     with pytest.raises(UsageError, match=said):
         migrate(tmp_path / WORK, **options)
 
 
 def test_a_work_dir_without_hard_links_is_refused(
-    hub: StandIn, large_clips: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    repo: Repo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hub.add_repo(REPO, large_clips)
     monkeypatch.setattr("leconvert.run.planner.can_link", lambda *_: False)
     with pytest.raises(UsageError, match="is on a file system without hard links"):
         migrate(tmp_path / WORK)
 
 
 def test_more_than_one_commit_holds_is_merged_at_once(
-    hub: StandIn, expected: Hashes, large_clips: Path, tmp_path: Path
+    hub: StandIn, repo: Repo, expected: Hashes, tmp_path: Path
 ) -> None:
-    repo = hub.add_repo(REPO, large_clips)
     first = repo.branches["main"]
     met: list[str] = []
     hub.watch = lambda _: met.append(repo.branches["main"])
@@ -447,10 +430,7 @@ def test_more_than_one_commit_holds_is_merged_at_once(
     assert repo.tags == {"v2.1": first, "v3.0": repo.branches["main"]}
 
 
-def test_a_pull_request_holds_copies_too(
-    hub: StandIn, expected: Hashes, large_clips: Path, tmp_path: Path
-) -> None:
-    repo = hub.add_repo(REPO, large_clips)
+def test_a_pull_request_holds_copies_too(repo: Repo, expected: Hashes, tmp_path: Path) -> None:
     report = migrate(tmp_path / WORK, push={"create_pr": True})
     assert report.push is not None
     assert report.push.tag == "none"

@@ -61,7 +61,7 @@ def test_a_template_that_names_no_episodes_owns_nothing(template: object) -> Non
     assert "data/chunk-000/file-000.parquet" in owned
 
 
-def test_a_folder_goes_as_one_operation_if_nothing_stays_and_nothing_comes() -> None:
+def test_a_folder_goes_as_one_operation_and_without_a_dataset_nothing_is_deleted() -> None:
     episodes = [
         f"data/chunk-{chunk:03d}/episode_{n:06d}.parquet" for chunk in (0, 1) for n in (1, 2)
     ]
@@ -74,9 +74,6 @@ def test_a_folder_goes_as_one_operation_if_nothing_stays_and_nothing_comes() -> 
     with_thumbs = _remote(*clips, "videos/chunk-000/thumbs.txt")
     plan = plan_push({}, with_thumbs, set(), OWNED)
     assert plan.delete == (f"videos/chunk-000/{CAMERA}/",)
-
-
-def test_without_a_dataset_nothing_is_deleted() -> None:
     plan = plan_push({"meta/info.json": 1}, _remote("meta/tasks.jsonl", "a.csv"), set(), None)
     assert (plan.delete, plan.kept) == ((), ("a.csv", "meta/tasks.jsonl"))
 
@@ -99,11 +96,12 @@ def test_commits_stay_below_operations_and_bytes() -> None:
     assert all(len(share.add) + len(share.delete) == 1 for share in shares if share.add)
 
 
-def test_a_result_is_recognised_by_rate_and_features() -> None:
+def test_a_result_is_recognised_by_version_rate_and_features() -> None:
     assert differs(INFO, {**INFO, "features": {"action": {}, "index": {}}}) is None
     assert differs(INFO, {**INFO, "fps": 15}) == "it has 30 frames per second, the result 15"
     new = {**INFO, "features": {"grip": {}}}
     assert differs(INFO, new) == "it has no feature 'grip'"
+    assert version_of({"codebase_version": 3}) == "of no version"
 
 
 def test_a_push_is_named_by_its_files_and_its_base() -> None:
@@ -121,7 +119,3 @@ def test_features_that_are_no_table_are_none(features: object) -> None:
     assert f"videos/{CAMERA}/chunk-000/file-007.mp4" not in Owned(info)
     assert "data/chunk-000/file-000.parquet" in Owned(info)
     assert differs(info, INFO) == "it has no feature 'action'"
-
-
-def test_a_version_that_is_no_text_is_of_no_version() -> None:
-    assert version_of({"codebase_version": 3}) == "of no version"

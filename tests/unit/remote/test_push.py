@@ -63,8 +63,8 @@ def _files(root: Path) -> set[str]:
     return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
 
 
-def _at(hub: StandIn, revision: str = "main", repo: str = REPO) -> set[str]:
-    kept = hub.repo(repo)
+def _at(hub: StandIn, revision: str = "main") -> set[str]:
+    kept = hub.repo(REPO)
     oid = kept.resolve(revision)
     assert oid is not None
     return set(kept.tree(oid))
@@ -309,14 +309,9 @@ def test_a_repo_that_changed_since_it_was_converted_is_a_conflict(
     ],
 )
 def test_another_dataset_is_not_replaced(
-    hub: StandIn,
-    repo: Repo,
-    pushed: Push,
-    small_source: Path,
-    result: Path,
-    change: dict[str, object],
-    said: str,
-) -> None:
+    hub: StandIn, repo: Repo, pushed: Push, small_source: Path, result: Path,
+    change: dict[str, object], said: str,
+) -> None:  # fmt: skip
     info = json.loads((small_source / "meta/info.json").read_bytes()) | change
     hub.add_commit(REPO, {"meta/info.json": json.dumps(info).encode()})
     hub.log.clear()
@@ -506,8 +501,8 @@ def test_a_main_that_changed_while_a_pull_request_was_filled_is_not_merged_into(
     hub: StandIn, repo: Repo, pushed: Push, small_source: Path, result: Path
 ) -> None:
     hub.limits.commit_operations = 4
-    note = Fault("none", path="/commit/refs%2Fpr%2F1", interfere=lambda: _note(hub))
-    hub.break_requests(note)
+    note = lambda: hub.add_commit(REPO, {"note.md": b"mine"})  # noqa: E731
+    hub.break_requests(Fault("none", path="/commit/refs%2Fpr%2F1", interfere=note))
     with pytest.raises(
         HubConflictError, match="changed during the upload to pull request"
     ) as caught:
@@ -515,10 +510,6 @@ def test_a_main_that_changed_while_a_pull_request_was_filled_is_not_merged_into(
     assert "Close pull request 1" in str(caught.value.next_step)
     assert _at(hub) == _files(small_source) | {".gitattributes", "note.md"}
     assert (repo.tags, repo.pulls[0]["merged"]) == ({}, None)
-
-
-def _note(hub: StandIn) -> None:
-    hub.add_commit(REPO, {"note.md": b"mine"})
 
 
 def test_a_pull_request_that_somebody_else_opened_under_the_same_title_is_never_merged(
@@ -635,14 +626,9 @@ def test_a_repo_without_any_file_takes_a_dataset(hub: StandIn, pushed: Push, res
     ],
 )
 def test_a_commit_that_was_converted_and_is_gone_is_a_conflict_and_no_answer_is_not(
-    hub: StandIn,
-    repo: Repo,
-    pushed: Push,
-    noted: Callable[..., Path],
-    status: int | None,
-    error: type[LeconvertError],
-    said: str,
-) -> None:
+    hub: StandIn, repo: Repo, pushed: Push, noted: Callable[..., Path], status: int | None,
+    error: type[LeconvertError], said: str,
+) -> None:  # fmt: skip
     gone = "d" * 40  # the history was squashed since
     result = noted(repo_id=REPO, revision="main", commit=gone)
     if status is not None:

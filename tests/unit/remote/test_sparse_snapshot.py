@@ -166,13 +166,9 @@ def with_more(clip: Path, change: Callable[[Box], None]) -> None:
     ],
 )
 def test_a_clip_is_held_whole_if_the_scan_needs_more_than_its_index(
-    hub: StandIn,
-    source_copy: Path,
-    tmp_path: Path,
-    edit: Callable[[Path], None],
-    held_whole: bool,
+    hub: StandIn, source_copy: Path, tmp_path: Path, edit: Callable[[Path], None], held_whole: bool,
     codes: list[str],
-) -> None:
+) -> None:  # fmt: skip
     clip = source_copy / CLIP
     edit(clip)
     made = outline_of(hub, source_copy, tmp_path / "work")
@@ -233,11 +229,9 @@ def test_a_limit_that_is_too_small_is_told_at_plan_time(
 
 
 def test_a_dry_run_leaves_nothing(
-    arm: StandIn,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    arm: StandIn, tmp_path: Path, capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> None:  # fmt: skip
     import tempfile
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -344,11 +338,9 @@ def test_a_hub_that_refuses_a_header_is_not_asked_for_the_whole_file(
 
 
 def test_lists_and_what_is_not_declared_are_read_of_large_tables_too(
-    hub: StandIn,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    hub: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:
+) -> None:  # fmt: skip
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")  # the worker is a process of its own
     lengths = frames, _ = 20_000, 5
     spec = DatasetSpec(episodes=2, frames=lengths, cameras=(), action_dim=2, state_dim=2)

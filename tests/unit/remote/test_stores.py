@@ -17,7 +17,6 @@ import pytest
 from tests.s3 import S3Store, s3_store
 from tests.trees import digest_of
 
-import leconvert
 from leconvert.cli import main
 from leconvert.dataset.files import published_files
 from leconvert.remote import stores
@@ -29,7 +28,6 @@ from leconvert.support.errors import (
     SourceError,
     StorageError,
     TargetError,
-    UnreadableSourceError,
     UsageError,
     VerificationError,
 )
@@ -53,10 +51,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def result(small_source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("result") / "out"
-    leconvert.convert(small_source, output=out)
-    return out
+def result(small_result: Path) -> Path:
+    return small_result
 
 
 def put(url: str, folder: Path) -> None:
@@ -308,19 +304,12 @@ def test_an_etag_that_is_no_md5_costs_a_second_look_and_refuses_nothing(
     assert case == "no etag is an MD5" or twice == [f"set/{CLIP}"]
 
 
-def test_nothing_at_a_url_is_told(url: str, tmp_path: Path) -> None:
-    with pytest.raises(UnreadableSourceError, match="does not exist or is empty"):
-        download_tree(url, tmp_path / "here")
-
-
 def test_a_dataset_is_sent_with_its_info_last(
     url: str, result: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = Calls(url, "put_file", monkeypatch)
     report = upload_tree(result, url)
-    assert names(url) == sorted(
-        path.relative_to(result).as_posix() for path in result.rglob("*") if path.is_file()
-    )
+    assert is_whole(url, result)
     assert calls.names[-1].endswith("/meta/info.json")
     assert sum(name.endswith("/meta/info.json") for name in calls.names) == 1
     assert report.sent == report.files == len(names(url))
@@ -340,9 +329,7 @@ def test_an_interrupted_upload_is_no_dataset_and_goes_on(
     report = upload_tree(result, url)
     assert set(calls.names).isdisjoint(sent)
     assert report.sent == len(calls.names) < report.files == len(names(url))
-    assert names(url) == sorted(
-        path.relative_to(result).as_posix() for path in result.rglob("*") if path.is_file()
-    ), "the claim is gone"
+    assert is_whole(url, result), "the claim is gone"
 
 
 def test_a_place_where_something_is_is_refused(url: str, result: Path) -> None:
@@ -411,13 +398,9 @@ def is_whole(url: str, tree: Path) -> bool:
 
 @pytest.mark.parametrize("moment", ["before the claim", "while files are sent", "with the last"])
 def test_of_two_uploads_to_one_empty_place_one_arrives_whole(
-    url: str,
-    result: Path,
-    other: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    moment: str,
-) -> None:
+    url: str, result: Path, other: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], moment: str,
+) -> None:  # fmt: skip
     ended: list[int] = []
     began: list[str] = []
     monkeypatch.setattr(stores, "_THREADS", 1)  # as signals are for the main thread
@@ -595,13 +578,9 @@ def test_episodes_that_a_dataset_in_a_store_has_gained_are_appended(
     ],
 )
 def test_bad_urls_are_told_in_one_sentence(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    code: int,
-    said: str,
-) -> None:
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    arguments: list[str], code: int, said: str,
+) -> None:  # fmt: skip
     monkeypatch.chdir(tmp_path)
     assert main(["convert", *arguments]) == code
     assert said in capsys.readouterr().err
@@ -618,8 +597,3 @@ def test_a_server_that_is_asked_at_once_and_does_not_answer_is_a_store_that_fail
     said = capsys.readouterr().err
     assert "ftp://nowhere/x failed: [Errno -2] Name or service not known." in said
     assert "Check the address" in said
-
-
-def test_a_url_as_output_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert main(["convert", "--root", str(tmp_path), "--output", "s3://bucket/name"]) == 2
-    assert "then upload it with `leconvert push`" in capsys.readouterr().err

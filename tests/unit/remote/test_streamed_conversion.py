@@ -118,13 +118,9 @@ def test_a_file_of_several_slices_is_fetched_once(
 
 @pytest.mark.parametrize(("limit", "per_batch"), [(None, None), ("largest", 2)])
 def test_the_result_is_the_same_within_any_limit(
-    arm: StandIn,
-    tmp_path: Path,
-    expected: str,
-    monkeypatch: pytest.MonkeyPatch,
-    limit: str | None,
+    arm: StandIn, tmp_path: Path, expected: str, monkeypatch: pytest.MonkeyPatch, limit: str | None,
     per_batch: int | None,
-) -> None:
+) -> None:  # fmt: skip
     most = [0]
     download = window.Window._bring
 
@@ -284,11 +280,9 @@ def test_statistics_that_must_be_computed_are_the_same(
 
 
 def test_a_result_that_was_put_in_place_is_not_taken_for_the_source(
-    arm: StandIn,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    arm: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-) -> None:
+) -> None:  # fmt: skip
     from leconvert.cli import main
     from leconvert.run.packer import run as packing
 

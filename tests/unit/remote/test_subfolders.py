@@ -212,8 +212,8 @@ def test_a_repository_is_searched_by_one_listing(
     assert [line.split()[0] for line in lines[:2]] == [ONE, OTHER]
 
 
-def _states_of_a_fleet(tmp_path: Path, push: PushOptions | None, **more: Path) -> dict[str, str]:
-    done = fleet.run(
+def _fleet(tmp_path: Path, push: PushOptions | None, **more: Path) -> fleet.FleetStatus:
+    return fleet.run(
         [ONE, OTHER],
         work_dir=tmp_path / "work",
         conversion=Conversion(
@@ -223,7 +223,10 @@ def _states_of_a_fleet(tmp_path: Path, push: PushOptions | None, **more: Path) -
         ),
         **more,
     )
-    return {one.name: one.state.value for one in done.datasets}
+
+
+def _states_of_a_fleet(tmp_path: Path, push: PushOptions | None, **more: Path) -> dict[str, str]:
+    return {one.name: one.state.value for one in _fleet(tmp_path, push, **more).datasets}
 
 
 def test_a_fleet_converts_folders_and_pushes_them_back(repo: StandIn, tmp_path: Path) -> None:
@@ -289,16 +292,7 @@ def test_the_loader_reads_a_folder(repo: StandIn, tmp_path: Path) -> None:
 @pytest.fixture
 def converted(repo: StandIn, tmp_path: Path) -> Path:
     """Both datasets, converted to a folder and not pushed."""
-    done = fleet.run(
-        [ONE, OTHER],
-        work_dir=tmp_path / "work",
-        output_dir=tmp_path / "converted",
-        conversion=Conversion(
-            workers=WorkerOptions(max_workers=2),
-            scratch=ScratchOptions(tmp_path / "scratch", 1 << 30),
-        ),
-    )
-    assert not done.set_aside
+    assert not _fleet(tmp_path, None, output_dir=tmp_path / "converted").set_aside
     repo.log.clear()
     return tmp_path / "converted" / REPO
 

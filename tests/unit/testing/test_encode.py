@@ -80,14 +80,11 @@ def test_frames_that_cannot_be_encoded_are_refused(
         encode_clip(tmp_path / "clip.mp4", frames, fps=Fraction(30))
 
 
-def test_a_rate_that_makes_no_sense_is_refused_before_a_file_is_made(tmp_path: Path) -> None:
+def test_a_rate_that_makes_no_sense_and_a_missing_encoder_are_refused(tmp_path: Path) -> None:
     for fps in (Fraction(0), Fraction(-30)):
         with pytest.raises(UsageError, match=f"{fps} frames a second make no sense"):
             encode_clip(tmp_path / "clip.mp4", _frames(1), fps=fps)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_encoder_that_is_missing_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no video encoder 'nosuch'") as caught:
         encode_clip(tmp_path / "clip.mp4", _frames(1), fps=Fraction(30), codec="nosuch")
 

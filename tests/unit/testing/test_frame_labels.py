@@ -20,15 +20,14 @@ def test_a_label_reads_back_as_it_was_drawn(label: FrameLabel, size: tuple[int, 
     assert read_label(draw_frame(label, *size)) == label
 
 
-def test_a_label_survives_a_noise_that_lossy_coding_could_add() -> None:
+def test_a_label_survives_noise_wraps_around_and_needs_room() -> None:
     image = draw_frame(FrameLabel(1, 77, 300), 96, 96).astype(np.float64)
     rough = image + np.random.default_rng(0).normal(0, 60, image.shape)
 
     assert read_label(rough.clip(0, 255)) == FrameLabel(1, 77, 300)
-
-
-def test_numbers_beyond_the_range_wrap_around() -> None:
     assert read_label(draw_frame(FrameLabel(17, 4097, 65_537), 32, 32)) == FrameLabel(1, 1, 1)
+    with pytest.raises(UsageError, match="too small"):
+        draw_frame(FrameLabel(0, 0, 0), 16, 14)
 
 
 def test_no_frame_equals_its_neighbour_in_time_episode_or_camera() -> None:
@@ -38,11 +37,6 @@ def test_no_frame_equals_its_neighbour_in_time_episode_or_camera() -> None:
     for field in (None, noise):
         images = {draw_frame(label, 96, 96, noise=field).tobytes() for label in labels}
         assert len(images) == len(labels)
-
-
-def test_a_frame_without_room_for_its_label_is_refused() -> None:
-    with pytest.raises(UsageError, match="too small"):
-        draw_frame(FrameLabel(0, 0, 0), 16, 14)
 
 
 def test_a_png_decodes_to_the_pixels_it_was_made_of() -> None:

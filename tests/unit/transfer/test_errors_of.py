@@ -109,9 +109,11 @@ def test_an_answer_that_cannot_be_read_is_no_answer(hub: StandIn, api_of: Client
         _ask(api_of())
 
 
-def test_an_error_that_is_not_the_hubs_stays_what_it_is(hub: StandIn) -> None:
+def test_an_error_that_is_not_the_hubs_stays_what_it_is_also_in_a_thread(hub: StandIn) -> None:
     with pytest.raises(ValueError, match="mine"), hub_errors(REPO):
         raise ValueError("mine")
+    with pytest.raises(RuntimeError, match="mine"), hub_errors(REPO):
+        raise RuntimeError("mine") from KeyError("x")
 
 
 def test_a_file_that_the_commit_lacks_is_named_as_the_hub_names_it(
@@ -157,11 +159,6 @@ def test_what_broke_a_thread_of_an_upload_is_told_and_not_that_a_thread_broke(
         raise RuntimeError("Error while uploading 'data/x' to the Hub.") from cause
     assert type(caught.value) is error
     assert "Error while uploading" not in caught.value.message
-
-
-def test_an_error_in_a_thread_that_is_not_the_hubs_stays_what_it_is() -> None:
-    with pytest.raises(RuntimeError, match="mine"), hub_errors(REPO):
-        raise RuntimeError("mine") from KeyError("x")
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,12 @@ def _python(code: str) -> list[str]:
     return [sys.executable, "-S", "-c", code]
 
 
-def test_what_a_process_says_is_the_answer() -> None:
+def test_an_answer_is_read_and_a_library_loads_or_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ask(_python("print('hello')")) == "hello\n"
+    assert library_loads("libc.so.6")
+    assert not library_loads("libnone-such.so.1")
+    monkeypatch.setattr(doctor, "ask", lambda _command: '{"decoder": {}}')
+    assert probe_diagnosis() == {"decoder": {}}
 
 
 @pytest.mark.parametrize(
@@ -38,11 +42,6 @@ def test_a_process_that_hangs_crashes_or_fails_is_told_by_its_limit_signal_or_la
     assert str(told.value) == why
 
 
-def test_a_library_loads_or_does_not() -> None:
-    assert library_loads("libc.so.6")
-    assert not library_loads("libnone-such.so.1")
-
-
 @pytest.mark.parametrize(
     ("answer", "why"),
     [('{"error": "UsageError", "message": "No."}', "No."), ("nonsense", "it answered 'nonsense'")],
@@ -54,11 +53,6 @@ def test_a_diagnosis_that_cannot_be_read_is_told_why_not(
     with pytest.raises(NoAnswerError) as told:
         probe_diagnosis()
     assert str(told.value) == why
-
-
-def test_a_diagnosis_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doctor, "ask", lambda _command: '{"decoder": {}}')
-    assert probe_diagnosis() == {"decoder": {}}
 
 
 def test_imports_tell_what_does_not_load_by_the_first_line_of_its_error(

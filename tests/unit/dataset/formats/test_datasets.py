@@ -33,7 +33,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Dataset, Dataset]:
     return open_dataset(source), open_dataset(folder / "out")
 
 
-def test_both_versions_tell_the_same(pair: tuple[Dataset, Dataset]) -> None:
+def test_both_versions_tell_the_same_also_in_other_processes(pair: tuple[Dataset, Dataset]) -> None:
     old, new = pair
     assert (old.version, new.version) == ("v2.1", "v3.0")
     assert old.fps == new.fps
@@ -44,6 +44,11 @@ def test_both_versions_tell_the_same(pair: tuple[Dataset, Dataset]) -> None:
     assert list(old.lines()) == list(new.lines())
     assert list(rows_of(old.stats_blocks())) == list(rows_of(new.stats_blocks()))
     assert next(old.lines())["operator"] == "ann"
+    for dataset in pair:
+        dataset.slices("data")
+        there = pickle.loads(pickle.dumps(dataset))
+        assert list(there.lines()) == list(dataset.lines())
+        assert there.slices("data").path(3) == dataset.slices("data").path(3)
 
 
 def test_slices_lead_to_files_of_one_episode_or_of_several(pair: tuple[Dataset, Dataset]) -> None:
@@ -64,14 +69,6 @@ def test_slices_lead_to_files_of_one_episode_or_of_several(pair: tuple[Dataset, 
         assert one.select(np.array([3, 1])).path(1) == one.path(1)
     camera = camera_of(old.streams[1])
     assert old.slices(old.streams[1]).path(2) == f"videos/chunk-000/{camera}/episode_000002.mp4"
-
-
-def test_datasets_go_to_other_processes(pair: tuple[Dataset, Dataset]) -> None:
-    for dataset in pair:
-        dataset.slices("data")
-        there = pickle.loads(pickle.dumps(dataset))
-        assert list(there.lines()) == list(dataset.lines())
-        assert there.slices("data").path(3) == dataset.slices("data").path(3)
 
 
 def test_an_episode_without_statistics_has_none(pair: tuple[Dataset, Dataset]) -> None:

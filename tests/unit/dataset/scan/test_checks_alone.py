@@ -74,12 +74,10 @@ def test_a_header_that_does_not_say_the_pixel_format_says_none(
 # --- statistics -----------------------------------------------------------------------------------
 
 
-def stats_codes(
-    feature: dict[str, object], stats: object, extremes: tuple[float, float] = (0.0, 1.0)
-) -> list[str]:
+def stats_codes(feature: dict[str, object], stats: object) -> list[str]:
     notes = ObservationLog()
     row = {} if stats is None else {"x": stats}
-    StatsCheck({"x": feature})(StatsBlock([row]), [0], notes, [(5, {"x": extremes})])
+    StatsCheck({"x": feature})(StatsBlock([row]), [0], notes, [(5, {"x": (0.0, 1.0)})])
     return [remark.code for remark in notes.sightings.remarks()]
 
 
@@ -280,13 +278,9 @@ def run(source: Path, tmp_path: Path) -> OpenedRun:
     return open_or_plan(source, tmp_path / "out", tmp_path / "work")
 
 
-def change_a_line(source: Path) -> None:
-    edit_lines(source, "episodes", lambda lines: lines[0].update(length=99))
-
-
 def test_tables_that_are_not_the_planned_ones_are_told(run: OpenedRun, source: Path) -> None:
     check_tables_unchanged(run)
-    change_a_line(source)
+    edit_lines(source, "episodes", lambda lines: lines[0].update(length=99))
     for check in (check_tables_unchanged, check_source_unchanged):
         with pytest.raises(SourceChangedError) as caught:
             check(run)

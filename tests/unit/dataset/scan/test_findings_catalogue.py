@@ -14,10 +14,8 @@ ROOT = Path(__file__).parents[4]
 
 def test_every_finding_is_made_somewhere_and_tested_somewhere() -> None:
     # The plan adds what follows from the layout.
-    planner, its_test = (
-        ROOT / "src/leconvert/run/planner.py",
-        ROOT / "tests/unit/run/test_planner.py",
-    )
+    planner = ROOT / "src/leconvert/run/planner.py"
+    its_test = ROOT / "tests/unit/run/test_planner.py"
     made = "".join(
         path.read_text()
         for path in [
@@ -27,7 +25,8 @@ def test_every_finding_is_made_somewhere_and_tested_somewhere() -> None:
             planner,
         ]
     )
-    tests = [*Path(__file__).parent.glob("test_findings_*.py"), its_test]
+    to_v21 = ROOT / "tests/cli/test_convert_to_v21.py"
+    tests = [*Path(__file__).parent.glob("test_findings_*.py"), its_test, to_v21]
     tested = "".join(path.read_text() for path in tests)
     for code in SOURCE_CATALOGUE:
         assert f'"{code}"' in made, code

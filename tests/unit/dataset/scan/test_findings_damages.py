@@ -185,6 +185,37 @@ def repeated_text(found: list[dict[str, Any]]) -> None:
     found.append({"task_index": 2, "task": found[0]["task"]})
 
 
+def rounded_or_no_number(found: list[dict[str, Any]]) -> None:
+    action = found[0]["stats"]["action"]
+    action["min"] = [float(f"{value:.6g}") for value in action["min"]]
+    for name in ("min", "max", "mean", "std"):
+        found[1]["stats"]["action"][name] = [float("nan")] * 6
+
+
+SOUND: dict[str, Edit] = {
+    "another name of the same codec": lambda root: edit_info(
+        root,
+        lambda found: found["features"][TOP]["info"].update(
+            {"video.codec": "libx264", "video.pix_fmt": "yuvj420p", "video.fps": 30.0}
+        ),
+    ),
+    "a total that is not stated": lambda root: edit_info(
+        root, lambda found: found.pop("total_chunks")
+    ),
+    "statistics rounded or no number": lines("episodes_stats", rounded_or_no_number),
+    "times within the tolerance": times(0, 9e-5),
+    "a narrower integer": table(
+        1, lambda rows: with_column(rows, "frame_index", pa.array(range(5), pa.int32()))
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_what_is_unusual_and_sound_is_no_finding(source: Path, name: str) -> None:
+    SOUND[name](source)
+    assert scan_source(source).findings == ()
+
+
 # --- damages ----------------------------------------------------------------------------------
 
 REINDEX, RETIME = RepairOptions(reindex=True), RepairOptions(retime=True)
@@ -312,9 +343,7 @@ FILES = {
         "stray-file", "warning", path="videos/loop",
     ),
     "a camera without any video": damage(
-        every(
-            lambda root: shutil.rmtree(root / "videos/chunk-000" / WRIST), info(total_videos=4)
-        ),
+        every(lambda root: shutil.rmtree(root / "videos/chunk-000" / WRIST), info(total_videos=4)),
         "phantom-feature", "error", stream=f"videos/{WRIST}", remedy=f"--drop-feature {WRIST}",
         mended=RepairOptions(drop_features=(WRIST,)), repairs={"dropped_features": (WRIST,)},
     ),
@@ -323,9 +352,7 @@ FILES = {
         "phantom-feature", "error", remedy="--drop-feature effort",
     ),
     "a column that is not declared": damage(
-        tables(
-            lambda rows: with_column(rows, "__index_level_0__", pa.array(range(rows.num_rows)))
-        ),
+        tables(lambda rows: with_column(rows, "__index_level_0__", pa.array(range(rows.num_rows)))),
         "undeclared-column", "error",
         remedies=["--declare-features", "--drop-feature __index_level_0__"],
         mended=RepairOptions(drop_features=("__index_level_0__",)),

@@ -70,13 +70,9 @@ def test_a_clip_whose_index_leaves_bytes_over_is_decoded_and_refused_where_it_do
 )
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_trouble_of_the_machine_is_no_fault_of_an_episode(
-    source: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    code: int,
-    raised: type[LeconvertError],
-    sentence: str,
-    wrapped: bool,
-) -> None:
+    source: Path, monkeypatch: pytest.MonkeyPatch, code: int, raised: type[LeconvertError],
+    sentence: str, wrapped: bool,
+) -> None:  # fmt: skip
     """It would be lost with `--on-bad-episode drop`, though the file is sound."""
     real = tables.DataFile
 
@@ -172,13 +168,6 @@ def add_note(source: Path, note: Callable[[int], pa.Array]) -> None:
         edit_table(source, episode, partial(with_column, name="note", values=note(episode)))
     feature = {"dtype": "string", "shape": [1], "names": None}
     edit_info(source, lambda info: info["features"].update(note=feature))
-
-
-def test_a_narrower_integer_fits(source: Path) -> None:
-    edit_table(
-        source, 1, lambda table: with_column(table, "frame_index", pa.array(range(5), pa.int32()))
-    )
-    assert scan_source(source).findings == ()
 
 
 def test_strays_are_left_behind_and_said_once_a_folder(source: Path) -> None:

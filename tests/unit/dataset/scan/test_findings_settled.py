@@ -53,12 +53,39 @@ def test_an_error_stays_one_where_nothing_is_allowed() -> None:
     assert result.kept.all()
 
 
-def test_a_flag_of_its_own_comes_before_acceptance_and_acceptance_before_dropping() -> None:
-    everything = {"retime": True, "accept": ("timestamps",), "on_bad_episode": "drop"}
-    assert settled(TIMES, **everything).findings[0].severity == "repaired"
-    accepted = settled(TIMES, accept=("timestamps",), on_bad_episode="drop")
-    assert accepted.findings[0].severity == "warning"
-    assert accepted.kept.all()
+WRONG_INDEX = Observation("global-index", "Counts from 1.")
+NO_STATS = Observation("missing-stats", "Not there.", feature="action")
+OF_FEATURES = [
+    Observation("dtype-mismatch", "Wider.", feature="action"),
+    Observation("stale-stats", "Stale.", feature="action"),
+    Observation("dtype-mismatch", "Wider.", feature="index"),
+]
+STALE = [Observation("stale-stats", "Stale.", feature=name) for name in ("action", "timestamp")]
+
+
+@pytest.mark.parametrize(
+    ("remarks", "options", "severities"),
+    [
+        # A flag of its own comes before acceptance, and acceptance before dropping.
+        ([TIMES], {"retime": True, "accept": ("timestamps",), "on_bad_episode": "drop"},
+         ["repaired"]),
+        ([TIMES], {"accept": ("timestamps",), "on_bad_episode": "drop"}, ["warning"]),
+        ([WRONG_INDEX], {}, ["error"]),
+        ([WRONG_INDEX, MISSING], {"on_bad_episode": "drop"}, ["repaired", "repaired"]),
+        ([NO_STATS], {}, ["error"]),
+        ([NO_STATS], {"quantiles": True}, ["repaired"]),
+        (OF_FEATURES, {"drop_features": ("action",)}, ["repaired", "warning", "repaired"]),
+        (STALE, {"retime": True}, ["warning", "repaired"]),
+    ],
+)  # fmt: skip
+def test_what_options_make_of_what_was_seen(
+    remarks: list[Observation], options: dict[str, object], severities: list[str]
+) -> None:
+    assert [f.severity for f in settled(*remarks, **options).findings] == severities  # type: ignore[arg-type]
+
+
+def test_only_dropping_leaves_an_episode_out() -> None:
+    assert settled(TIMES, accept=("timestamps",), on_bad_episode="drop").kept.all()
     assert not settled(TIMES, on_bad_episode="drop").kept[2]
 
 
@@ -68,13 +95,6 @@ def test_all_that_is_said_of_a_dropped_episode_is_mended_with_it() -> None:
     assert {f.severity for f in result.findings} == {"repaired"}
     assert result.repairs.dropped_episodes == (DroppedEpisode(1, "missing-file"),)
     assert result.kept.tolist() == [True, False, True, True]
-
-
-def test_dropping_mends_a_wrong_global_index_too() -> None:
-    wrong = Observation("global-index", "Counts from 1.")
-    assert settled(wrong).findings[0].severity == "error"
-    result = settled(wrong, MISSING, on_bad_episode="drop")
-    assert [f.severity for f in result.findings] == ["repaired", "repaired"]
 
 
 def test_dropping_changes_nothing_where_no_episode_is_bad() -> None:
@@ -102,21 +122,24 @@ def test_statistics_are_computed_of_what_is_computed_and_of_nothing_that_is_left
     )
 
 
-def test_quantiles_replace_missing_statistics_too() -> None:
-    missing = Observation("missing-stats", "Not there.", feature="action")
-    assert settled(missing).findings[0].severity == "error"
-    assert settled(missing, quantiles=True).findings[0].severity == "repaired"
-
-
 def test_a_name_with_spaces_is_quoted_in_what_helps() -> None:
     phantom = Observation("phantom-feature", "No data.", feature="left arm")
     assert settled(phantom).findings[0].remedy == "--drop-feature 'left arm'"
 
 
-def test_nobody_is_left() -> None:
+def test_nobody_is_left_and_of_many_reasons_twenty_are_shown() -> None:
     all_bad = [Observation("missing-file", "Missing.", episode=episode) for episode in range(4)]
     with pytest.raises(SourceError, match="Every episode would be left out"):
         settled(*all_bad, on_bad_episode="drop")
+    bad = [
+        Observation("missing-file", f"File {n} is missing.", episode=episode)
+        for episode in range(4)
+        for n in range(6)
+    ]
+    with pytest.raises(SourceError, match="Every episode would be left out") as caught:
+        settled(*bad, on_bad_episode="drop")
+    assert len(caught.value.details) == 21
+    assert caught.value.details[-1] == "... and 4 more"
 
 
 @pytest.mark.parametrize(
@@ -137,7 +160,7 @@ def test_tasks_are_numbered_densely_in_the_order_of_their_first_index(
     assert task_map_of(tasks) == expected
 
 
-def test_only_known_codes_can_be_accepted_and_only_some_of_the_errors() -> None:
+def test_only_known_codes_can_be_accepted_and_only_features_dropped_that_exist() -> None:
     check_accepted(["timestamps", "frame-index", "stray-file"])
     with pytest.raises(UsageError, match="There is no finding timestamp") as caught:
         check_accepted(["timestamp"])
@@ -145,9 +168,6 @@ def test_only_known_codes_can_be_accepted_and_only_some_of_the_errors() -> None:
     with pytest.raises(UsageError, match="cannot be converted") as caught:
         check_accepted(["task-index"])
     assert "timestamps" in str(caught.value.next_step)
-
-
-def test_only_features_that_exist_and_are_not_demanded_can_be_dropped() -> None:
     check_dropped_features(["top"], list(FEATURES))
     with pytest.raises(UsageError, match="no feature bottom") as caught:
         check_dropped_features(["bottom"], [*FEATURES, *FEATURES])
@@ -177,22 +197,6 @@ def test_names_are_shown_so_that_a_line_stays_a_line() -> None:
     assert shown(None) == "None"
 
 
-def test_all_that_is_said_of_a_feature_that_is_left_out_is_mended() -> None:
-    remarks = [
-        Observation("dtype-mismatch", "Wider.", feature="action"),
-        Observation("stale-stats", "Stale.", feature="action"),
-        Observation("dtype-mismatch", "Wider.", feature="index"),
-    ]
-    result = settled(*remarks, drop_features=("action",))
-    assert [f.severity for f in result.findings] == ["repaired", "warning", "repaired"]
-
-
-def test_stale_statistics_of_what_is_computed_anew_are_mended() -> None:
-    stale = [Observation("stale-stats", "Stale.", feature=name) for name in ("action", "timestamp")]
-    result = settled(*stale, retime=True)
-    assert [f.severity for f in result.findings] == ["warning", "repaired"]
-
-
 def test_rows_without_a_task_index_get_the_only_task_wherever_it_stood() -> None:
     facts = SourceFacts(
         episode_index=np.arange(2),
@@ -214,15 +218,3 @@ def test_what_no_flag_can_leave_out_has_no_remedy(feature: str | None) -> None:
     undeclared = Observation("undeclared-column", "Not declared.", feature=feature, helps=helps)
     [finding] = settled(undeclared).findings
     assert (finding.severity, finding.remedy) == ("error", None)
-
-
-def test_of_many_findings_that_leave_nobody_twenty_are_shown() -> None:
-    bad = [
-        Observation("missing-file", f"File {n} is missing.", episode=episode)
-        for episode in range(4)
-        for n in range(6)
-    ]
-    with pytest.raises(SourceError, match="Every episode would be left out") as caught:
-        settled(*bad, on_bad_episode="drop")
-    assert len(caught.value.details) == 21
-    assert caught.value.details[-1] == "... and 4 more"

@@ -34,8 +34,7 @@ def computed(values: Array, *, quantiles: bool = True) -> dict[str, Any]:
 NUMBERS = st.one_of(
     hnp.arrays(np.float32, hnp.array_shapes(max_dims=3, max_side=7),
                elements=st.floats(-1e6, 1e6, width=32)),
-    hnp.arrays(np.float64, hnp.array_shapes(max_dims=3, max_side=7),
-               elements=st.floats(-1e9, 1e9)),
+    hnp.arrays(np.float64, hnp.array_shapes(max_dims=3, max_side=7), elements=st.floats(-1e9, 1e9)),
     hnp.arrays(np.int64, hnp.array_shapes(max_dims=3, max_side=7),
                elements=st.integers(-(2**40), 2**40)),
     hnp.arrays(np.uint8, hnp.array_shapes(max_dims=2, max_side=40)),

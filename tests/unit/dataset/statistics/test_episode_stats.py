@@ -75,10 +75,15 @@ def test_every_feature_with_numbers_or_images_is_computed_in_their_order() -> No
         assert found[name] == column_stats(table.column(name), quantiles=True)
 
 
-def test_only_what_is_named_is_computed() -> None:
+def test_only_what_is_named_and_has_numbers_is_computed() -> None:
     found = table_stats(table_of(), FEATURES, names=("grid", "absent"), quantiles=False)
     assert list(found) == ["grid"]
     assert "q50" not in found["grid"]
+    features = {"when": {"dtype": "timestamp"}, "frame_index": {"dtype": "int64"}}
+    table = pa.table({"when": pa.array([1, 2], pa.timestamp("s")), "frame_index": [0, 1]})
+    assert list(table_stats(table, features, names=list(features), quantiles=False)) == [
+        "frame_index"
+    ]
 
 
 def test_only_sampled_images_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,14 +129,6 @@ def test_images_are_found_in_every_chunk_and_in_an_extension_types_storage() -> 
     column = pa.chunked_array([none, whole.slice(0, 2), none, whole.slice(2, 4), whole.slice(6)])
     found = table_stats(pa.table({name: column}), FEATURES, names=[name], quantiles=True)
     assert found[name] == expected_image_stats(pictures(7))
-
-
-def test_a_feature_whose_column_holds_no_numbers_is_passed_over() -> None:
-    features = {"when": {"dtype": "timestamp"}, "frame_index": {"dtype": "int64"}}
-    table = pa.table({"when": pa.array([1, 2], pa.timestamp("s")), "frame_index": [0, 1]})
-    assert list(table_stats(table, features, names=list(features), quantiles=False)) == [
-        "frame_index"
-    ]
 
 
 @pytest.mark.parametrize(
@@ -218,13 +215,10 @@ def test_a_clips_statistics_are_those_of_its_sampled_frames(tmp_path: Path) -> N
         assert [*clip_stats(path, [(0, length)], quantiles=True)] == [expected_image_stats(sampled)]
 
 
-def test_a_clip_with_fewer_frames_than_its_episode_is_an_error(tmp_path: Path) -> None:
+def test_a_clip_with_too_few_frames_or_none_is_an_error_that_names_it(tmp_path: Path) -> None:
     path = tmp_path / "clip.mp4"
     encode_clip(path, [np.zeros((32, 32, 3), np.uint8)] * 5, fps=Fraction(30))
     with pytest.raises(UnreadableSourceError, match=r"clip\.mp4.*no frame 5"):
         [*clip_stats(path, [(0, 6)], quantiles=False)]
-
-
-def test_a_clip_without_frames_is_an_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(UnreadableSourceError, match=r"clip\.mp4"):
         [*clip_stats(tmp_path / "clip.mp4", [(0, 0)], quantiles=False)]
