@@ -72,7 +72,9 @@ def test_the_advice_for_a_missing_rate_is_a_whole_command(
     edit_info(source_copy, lambda info: info.pop("fps"))
     advice = leconvert_here("check", source_copy, "--json", code=3)
     (command,) = re.findall("`(.*)`", json.loads(advice.stdout)["next_step"])
-    words = shlex.split(command.replace("DIR", "out").replace("FPS", "30"))
+    words = shlex.split(
+        command.replace("DIR", str(source_copy.with_name("out"))).replace("FPS", "30")
+    )
     leconvert_here(*words[1:], code=0)
 
 
@@ -82,5 +84,6 @@ def test_a_rate_that_a_v3_dataset_lacks_can_be_given(
 ) -> None:
     edit_info(result_copy, lambda info: info.update(fps=rate))
     assert "info-value" in leconvert_here("check", result_copy, code=3).stdout
-    leconvert_here("convert", result_copy, "out", "--assume-fps", "30", code=0)
-    leconvert_here("check", "out", code=0)
+    made = result_copy.with_name("made")
+    leconvert_here("convert", result_copy, made, "--assume-fps", "30", code=0)
+    leconvert_here("check", made, code=0)

@@ -590,14 +590,13 @@ def chosen_episodes(
         groups = list(np.arange(len(places))[:, None])
     used = min(num_partitions, len(places))  # each has an episode; the others have none
     shares = partition_episodes(groups, lengths[places], used)
-    share = shares[partition_index] if partition_index < used else []
-    if not len(share):
+    if partition_index >= used or not len(shares[partition_index]):
         raise UsageError(
             f"Partition {partition_index} of {num_partitions} would have no episodes: the "
             f"dataset has only {len(places)}.",
             next_step=f"Use at most {len(places)} partitions.",
         )
-    return places[share]
+    return places[shares[partition_index]]
 
 
 # The number of this training process among several.

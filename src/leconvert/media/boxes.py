@@ -465,10 +465,10 @@ _KEPT_WALKS = 256
 def wanted_boxes(moov: Moov, path: str) -> tuple[Boxes, list[Boxes]]:
     """Find the boxes of an index that describe its video, in one pass.
 
-    As in FFmpeg, the last of several edit lists with entries counts. No other box may be there twice: in FFmpeg
-    it depends on the type which one counts. The tables of a track that is known to be no video are
-    skipped. Fewer than 8 remaining bytes at the end of a box, and QuickTime's closing zero, are
-    ignored.
+    As in FFmpeg, the last of several edit lists with entries counts. No other box may be there
+    twice: in FFmpeg it depends on the type which one counts. The tables of a track that is known to
+    be no video are skipped. Fewer than 8 remaining bytes at the end of a box, and QuickTime's
+    closing zero, are ignored.
 
     Returns:
         The movie's own boxes, and those of each track.
