@@ -192,7 +192,7 @@ class ConversionStorm(Storm):
     """
 
     kills_at_work = kills_of_packers = stops = 0
-    _is_packed = _is_settled = False
+    _is_packed = _is_settled = _stands_still = False
 
     def is_over(self) -> bool:
         """Tell whether the packer has packed and everybody else has ended."""
@@ -234,10 +234,14 @@ class ConversionStorm(Storm):
             return
         pid = self.chance.choice(living)
         member = self.members[pid]
-        # The first blow stops a process, so that no round is without.
-        if member.continues_at is None and (not self.stops or self.chance.random() < 0.35):
+        if member.continues_at is None and (not self._stands_still or self.chance.random() < 0.35):
             os.kill(pid, signal.SIGSTOP)
-            member.continues_at = time.monotonic() + self.chance.uniform(0, LONGEST_STOP_SECONDS)
+            os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+            # A batch whose worker stands still until others are done is taken over in every round.
+            is_long = not self._stands_still and pid in self._holders()
+            self._stands_still |= is_long
+            seconds = self.seconds if is_long else self.chance.uniform(0, LONGEST_STOP_SECONDS)
+            member.continues_at = time.monotonic() + seconds
             self.stops += 1
             return
         self.kill(pid)
@@ -253,6 +257,17 @@ class ConversionStorm(Storm):
         with suppress(OSError, ValueError, KeyError):
             holder = run.packer_lock.with_name(f"{run.packer_lock.name}.holder")
             found.add(int(json.loads(holder.read_bytes())["pid"]))
+        return found
+
+    def _holders(self) -> set[int]:
+        """Return who claimed last a batch that is not done."""
+        run = run_of(self.work_dir)
+        done = {path.stem for path in run.done_dir.iterdir()}
+        found = set()
+        for folder in run.leases_dir.iterdir():
+            claims = [path for path in folder.glob("[0-9]*") if not path.suffix]
+            if folder.name not in done and claims:
+                found.add(int(json.loads(max(claims).read_bytes())["pid"]))
         return found
 
 

@@ -25,7 +25,7 @@ from leconvert.api import run_worker
 from leconvert.model.values import LayoutOptions
 from leconvert.run import planner, worker_pool
 from leconvert.run.conversion import Conversion, PlanOptions, ProofOptions
-from leconvert.run.leasing import LeaseStore, WorkerIdentity, list_batches, read_done
+from leconvert.run.leasing import Board, LeaseStore, WorkerIdentity, list_batches, read_done
 from leconvert.run.packer import WorkerMonitor, pack_run
 from leconvert.run.packer import run as packing
 from leconvert.run.worker import ShardWriter, Worker
@@ -163,6 +163,22 @@ def test_a_worker_whose_run_was_removed_ends_quietly_and_makes_nothing(
     assert getattr(ended, "batches_done", None) == 0, ended
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     assert digest_of(out) == quiet_digest
+
+
+def test_a_worker_that_stood_still_while_others_replaced_the_source_ends_quietly(
+    source_copy: Path, tmp_path: Path, frozen_before: Callable[..., Frozen], quiet_digest: str
+) -> None:
+    work = tmp_path / "work"
+    run = plan(source_copy, source_copy, work)
+    with frozen_before(lambda: run_worker(work), *EACH_SHARD) as worker:
+        identity = WorkerIdentity.of_this_process()
+        leases = LeaseStore(run.paths, identity, process_gone=lambda _: True)
+        board = Board(leases, run.manifest.num_batches)
+        assert Worker(run, board, stop=threading.Event()).run().batches_done == 5
+        pack_run(open_run(work))
+        ended = worker.thaw()
+    assert (ended.batches_done, ended.batches_lost) == (0, 1), ended
+    assert digest_of(source_copy) == quiet_digest
 
 
 @pytest.mark.parametrize("in_place", [False, True], ids=["output", "in-place"])

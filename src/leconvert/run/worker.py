@@ -713,21 +713,24 @@ class Worker:
         except LeaseLostError:
             lease.abandon()
             return "lost", 0
-        except (
-            InterruptedRunError,
-            SourceChangedError,
-            StorageError,
-            HubError,
-            HubAccessError,
-        ) as error:
+        except (InterruptedRunError, StorageError, HubError, HubAccessError) as error:
             # None of these is the batch's fault, so it is handed back and does not count as failed.
             self._hand_back(lease, error.message)
             raise
-        except LeconvertError as error:
-            lease.fail(error, "")
-            return "failed", 0
-        except Exception as error:  # noqa: BLE001 - a bug must set its batch aside, not hang the run
-            lease.fail(LeconvertError(f"{type(error).__name__}: {error}"), traceback.format_exc())
+        except Exception as error:  # a bug must set its batch aside, not hang the run
+            # A worker that stood still while others ended the run may find the result, or nothing,
+            # where the source was.
+            if not lease.is_needed():
+                lease.abandon()
+                return "lost", 0
+            if isinstance(error, SourceChangedError):  # nor is this the batch's fault
+                self._hand_back(lease, error.message)
+                raise
+            if isinstance(error, LeconvertError):
+                lease.fail(error, "")
+            else:
+                bug = LeconvertError(f"{type(error).__name__}: {error}")
+                lease.fail(bug, traceback.format_exc())
             return "failed", 0
         except BaseException:
             self._hand_back(lease, "the worker was interrupted")

@@ -398,6 +398,16 @@ class Lease:
         path = self._log.run.heartbeat(self.batch_id, self.generation)
         replace_record(path, record, fs=self._log.fs)
 
+    def is_needed(self) -> bool:
+        """Return whether nobody else is known to have taken over or settled the batch."""
+        with suppress(StorageError, OSError):
+            try:
+                self.heartbeat()
+            except LeaseLostError:
+                return False
+            return not self._store.is_settled(self.batch_id)
+        return True
+
     def hand_back(self, reason: str) -> None:
         """Hand the batch back, without a failure; others may claim it at once.
 
