@@ -433,15 +433,15 @@ class Parser(argparse.ArgumentParser):
             if not usual and words and self._usual_command(words) and Path(words[0]).is_file():
                 path = shlex.quote(f"./{words[0]}")
                 error.next_step = f"Write {path} for the file of that name. {error.next_step}"
-            error.next_step = self.advice(words) or error.next_step
+            if not self._unknown_options(words):  # a command with one would be refused as well
+                error.next_step = self.advice(words) or error.next_step
             raise
 
     def _parsed(
         self, words: list[str], namespace: argparse.Namespace | None
     ) -> tuple[Any, list[str]]:
         words = list(with_values(words, self._option_string_actions))
-        own = takewhile(lambda word: word.startswith("-"), words) if self.commands else words
-        self._refuse_unknown_options(own)
+        self._refuse_unknown_options(words)
         options, left = super().parse_known_args(words, namespace)
         if left:
             self._refuse_words(left, options)
@@ -468,10 +468,13 @@ class Parser(argparse.ArgumentParser):
         last = f"{', '.join(choices[:-1])} or {choices[-1]}" if choices[1:] else choices[0]
         raise argparse.ArgumentError(action, f"takes {last}, not {value!r}{near}")
 
+    def _unknown_options(self, words: Iterable[str]) -> list[str]:
+        own = takewhile(lambda word: word.startswith("-"), words) if self.commands else words
+        return list(unknown_options(own, self._option_string_actions))
+
     def _refuse_unknown_options(self, words: Iterable[str]) -> None:
-        known = self._option_string_actions
-        for name in unknown_options(words, known):
-            long = [option for option in known if option.startswith("--")]
+        for name in self._unknown_options(words):
+            long = [option for option in self._option_string_actions if option.startswith("--")]
             near, does = meant_option(name, long)
             step = self._help_step()
             if self.commands and not near:
