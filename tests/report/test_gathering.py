@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
@@ -198,17 +199,20 @@ def test_every_way_a_try_can_end_is_told_with_its_time(planned: OpenedRun) -> No
     assert "2026-03-01 12:00:21 UTC" in held
 
 
-def test_a_host_whose_clock_is_behind_is_moved_to_the_shared_clock(planned: OpenedRun) -> None:
-    behind = datetime.now(UTC) - timedelta(seconds=100)
-    record_invocation(planned.paths, "work", None, now=lambda: behind)
+@pytest.mark.parametrize(("behind", "said"), [(100, "behind"), (-100, "ahead")])
+def test_the_times_of_a_host_are_moved_to_the_shared_clock(
+    planned: OpenedRun, behind: int, said: str
+) -> None:
+    told = datetime.now(UTC) - timedelta(seconds=behind)
+    record_invocation(planned.paths, "work", None, now=lambda: told)
     [call] = gather_run(planned).invocations
-    lease = store_of(planned, call.host, lambda: behind).claim(0)
+    lease = store_of(planned, call.host, lambda: told).claim(0)
     lease.hand_back("enough")
     story = gather_run(planned)
-    assert story.clocks[call.host] == pytest.approx(100, abs=5)
+    assert story.clocks[call.host] == pytest.approx(behind, abs=5)
     [attempt] = story.attempts
-    assert attempt.began == pytest.approx(behind.timestamp() + 100, abs=5)
-    assert f"{call.host} 100" in page(story)
+    assert attempt.began == pytest.approx(told.timestamp() + behind, abs=5)
+    assert re.search(f"{call.host} (100|99)[.0-9]* s {said}", page(story))
 
 
 def test_a_failed_run_says_which_batches_and_why(source_copy: Path, tmp_path: Path) -> None:
