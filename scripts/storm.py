@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import re
@@ -48,6 +49,7 @@ from leconvert.cli import work  # loaded here, so that a forked process has it
 from leconvert.fleet import DatasetState, clean_fleet
 from leconvert.fleet import status as fleet_status
 from leconvert.model.values import LayoutOptions
+from leconvert.run.worker import ShardWriter
 from leconvert.support.errors import BatchesFailedError, BusyError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.workdir.records import RunPaths, WorkDir
@@ -140,8 +142,8 @@ class Storm:
                 os.kill(pid, self.ending)
                 os.waitpid(pid, 0)
 
-    def start(self, role: str, *arguments: str) -> int:
-        """Start ``leconvert ROLE ARGUMENTS``; return its process id."""
+    def start(self, role: str, *arguments: str, before: Callable[[], object] | None = None) -> int:
+        """Start ``leconvert ROLE ARGUMENTS``, after a call in its process; return its id."""
         log = self.logs / f"{role}-{time.monotonic_ns()}.log"
         pid = os.fork()
         if pid == 0:
@@ -153,6 +155,8 @@ class Storm:
                 os.dup2(output, 2)
                 if self.options.plain:
                     os.execv(kit.LECONVERT[0], [*kit.LECONVERT, role, *arguments])
+                if before is not None:
+                    before()
                 code = leconvert_main([role, *arguments])
                 sys.stderr.flush()
             finally:
@@ -160,9 +164,10 @@ class Storm:
         self.members[pid] = Member(role, log)
         return pid
 
-    def start_worker(self) -> None:
-        """Start a worker."""
-        self.start("work", str(self.work_dir), f"--lease-seconds={LEASE_SECONDS}", "-q")
+    def start_worker(self, before: Callable[[], object] | None = None) -> int:
+        """Start a worker, after a call in its process; return its id."""
+        options = f"--lease-seconds={LEASE_SECONDS}", "-q"
+        return self.start("work", str(self.work_dir), *options, before=before)
 
     def kill(self, pid: int) -> None:
         """Kill a process; it is gone at the next look."""
@@ -192,14 +197,26 @@ class ConversionStorm(Storm):
     """
 
     kills_at_work = kills_of_packers = stops = 0
-    _is_packed = _is_settled = _stands_still = False
+    _is_packed = _is_settled = False
 
     def is_over(self) -> bool:
         """Tell whether the packer has packed and everybody else has ended."""
         return self._is_packed and not self.members
 
     def fill_up(self) -> None:
-        """Have a packer and all workers, until nothing is left for them."""
+        """Have a packer and all workers, until nothing is left for them.
+
+        The first worker stands still with a batch until the result is in place, so that a batch is
+        taken over in each round, however fast or slow the machine is.
+        """
+        if not self._is_begun():
+            if not self.members:
+                self.start_worker(before=stand_still_with_a_batch)
+            [pid] = self.members
+            if os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT):
+                self.members[pid].continues_at = math.inf
+                self.stops = 1
+            return
         roles = Counter(member.role for member in self.members.values())
         if not self._is_packed and not roles["pack"]:
             self.start("pack", str(self.work_dir))
@@ -219,7 +236,7 @@ class ConversionStorm(Storm):
 
     def strike(self) -> None:
         """Kill or stop a process, or start a second packer, which is refused or does the work."""
-        if self._is_packed:
+        if self._is_packed or not self._is_begun():
             return
         if self.chance.random() < 0.03:
             self.start("pack", str(self.work_dir))
@@ -234,19 +251,17 @@ class ConversionStorm(Storm):
             return
         pid = self.chance.choice(living)
         member = self.members[pid]
-        if member.continues_at is None and (not self._stands_still or self.chance.random() < 0.35):
+        if member.continues_at is None and self.chance.random() < 0.35:
             os.kill(pid, signal.SIGSTOP)
-            os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
-            # A batch whose worker stands still until others are done is taken over in every round.
-            is_long = not self._stands_still and pid in self._holders()
-            self._stands_still |= is_long
-            seconds = self.seconds if is_long else self.chance.uniform(0, LONGEST_STOP_SECONDS)
-            member.continues_at = time.monotonic() + seconds
+            member.continues_at = time.monotonic() + self.chance.uniform(0, LONGEST_STOP_SECONDS)
             self.stops += 1
             return
         self.kill(pid)
         self.kills_at_work += pid in at_work
         self.kills_of_packers += role == "pack"
+
+    def _is_begun(self) -> bool:
+        return self.stops > 0 or self.options.plain
 
     def _at_work(self) -> set[int]:
         run = run_of(self.work_dir)
@@ -259,16 +274,17 @@ class ConversionStorm(Storm):
             found.add(int(json.loads(holder.read_bytes())["pid"]))
         return found
 
-    def _holders(self) -> set[int]:
-        """Return who claimed last a batch that is not done."""
-        run = run_of(self.work_dir)
-        done = {path.stem for path in run.done_dir.iterdir()}
-        found = set()
-        for folder in run.leases_dir.iterdir():
-            claims = [path for path in folder.glob("[0-9]*") if not path.suffix]
-            if folder.name not in done and claims:
-                found.add(int(json.loads(max(claims).read_bytes())["pid"]))
-        return found
+
+def stand_still_with_a_batch() -> None:
+    """Let this process stop itself right before it writes its first shard."""
+    write = ShardWriter.write
+
+    def stopping(*arguments: Any, **options: Any) -> Any:
+        ShardWriter.write = write  # type: ignore[method-assign]
+        os.kill(os.getpid(), signal.SIGSTOP)
+        return write(*arguments, **options)
+
+    ShardWriter.write = stopping  # type: ignore[method-assign]
 
 
 def run_of(work_dir: Path) -> RunPaths:

@@ -6,7 +6,9 @@ import os
 import random
 import signal
 from argparse import Namespace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.scripts import loaded_script
@@ -15,10 +17,13 @@ from tests.scripts import loaded_script
 def test_an_interrupted_storm_leaves_no_process_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def interrupted(*_: object) -> None:
-        raise KeyboardInterrupt
+    def interrupted(of_round: Any) -> None:
+        if len(of_round.members) == 3:
+            raise KeyboardInterrupt
 
     with loaded_script("storm") as storm:
+        stop = partial(signal.raise_signal, signal.SIGSTOP)
+        monkeypatch.setattr(storm, "stand_still_with_a_batch", stop)
         monkeypatch.setattr(storm, "leconvert_main", lambda _: signal.pause())
         monkeypatch.setattr(storm, "WORKERS", 2)
         monkeypatch.setattr(storm.ConversionStorm, "strike", interrupted)
