@@ -60,6 +60,7 @@ from leconvert.workdir.records import (
     encode_record,
     find_record,
     read_record,
+    run_removed,
     target_lock_path,
 )
 
@@ -161,12 +162,12 @@ def packer_lock(
     """
     path = run.packer_lock
     if not run.root.is_dir():
-        raise _removed(run)
+        raise run_removed(run)
     with hold_lock(path, "packer", run_id=run.run_id, wait=wait, beats=beats):
         try:
             inside = set(run.root.iterdir())
         except FileNotFoundError:
-            raise _removed(run) from None
+            raise run_removed(run) from None
         # A lock makes its parent folders; if the run was removed, they hold only the lock.
         if inside <= {path, _holder(path)} and beats:
             with suppress(OSError):
@@ -174,17 +175,8 @@ def packer_lock(
                     made.unlink(missing_ok=True)
                 for folder in (run.root, run.root.parent, run.root.parent.parent):
                     folder.rmdir()
-            raise _removed(run)
+            raise run_removed(run)
         yield
-
-
-def _removed(run: RunPaths) -> WorkDirError:
-    return WorkDirError(
-        f"Run {run.run_id} was removed during the work on it.",
-        path=str(run.root),
-        next_step="Look at the target: another process may have finished the run. If not, "
-        "convert again.",
-    )
 
 
 @contextmanager
@@ -206,11 +198,13 @@ def target_lock(target: Path, run_id: str, *, wait: LockWait | None = None) -> I
             try:
                 yield
             finally:
-                # The lock, and half-written files of processes that died here.
+                # The lock, and half-written files of processes that died here. Once they are gone,
+                # a lock is the next process's.
                 for _ in range(_REMOVALS):
                     with suppress(OSError):
                         for left in set(path.parent.iterdir()) - {_holder(path)}:
                             left.unlink()
+                        break
     finally:
         # From now on, no thread rewrites it to show that the holder lives.
         for _ in range(_REMOVALS):
@@ -218,6 +212,7 @@ def target_lock(target: Path, run_id: str, *, wait: LockWait | None = None) -> I
                 if held:
                     _holder(path).unlink(missing_ok=True)
                 path.parent.rmdir()  # fails if it is another process's by now
+                break
 
 
 def read_packer(run: RunPaths) -> Mapping[str, Any]:
@@ -305,7 +300,12 @@ def acquire_lock(path: Path) -> BaseFileLock:
     """
     lock = new_lock(path)
     try:
-        lock.acquire()
+        # Another process may remove the folder of a target's lock just now; the second call makes
+        # the folder again.
+        with suppress(FileNotFoundError):
+            lock.acquire()
+        if not lock.is_locked:
+            lock.acquire()
     except NotImplementedError:
         pass  # some versions of filelock report ENOSYS like this
     except OSError as error:

@@ -540,12 +540,15 @@ class Journal:
 
         Raises:
             BusyError: Another packer took over.
+            WorkDirError: The run was removed.
         """
         if self.generation == 0:
             raise RuntimeError("internal error: the packer wrote the journal before it began")
         before = self.read()
         if before.generation != self.generation:
-            raise self._superseded(before.generation)
+            raise (
+                self._superseded(before.generation) if before.generation else run_removed(self.run)
+            )
         self._times.setdefault(step.value, _wall_clock())
         raw = self._encode(
             step,
@@ -586,6 +589,16 @@ class Journal:
             path=str(path),
             next_step="Let the other packer finish. `leconvert status` shows its progress.",
         )
+
+
+def run_removed(run: RunPaths) -> WorkDirError:
+    """Return the error for a run whose records are gone, ready to raise."""
+    return WorkDirError(
+        f"Run {run.run_id} was removed during the work on it.",
+        path=str(run.root),
+        next_step="Look at the target: another process may have finished the run. If not, "
+        "convert again.",
+    )
 
 
 def _wall_clock() -> str:

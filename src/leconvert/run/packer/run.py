@@ -57,7 +57,7 @@ from leconvert.workdir.former import former_dir, stands_as_left, write_former
 from leconvert.workdir.fs import is_there, remove_tree
 from leconvert.workdir.identity import WorkerIdentity
 from leconvert.workdir.locks import LockWait, packer_lock, target_lock
-from leconvert.workdir.records import Journal, PackStep
+from leconvert.workdir.records import Journal, PackStep, run_removed
 from leconvert.workdir.run import OpenedRun, check_current
 from leconvert.workdir.swap import (
     META,
@@ -632,7 +632,7 @@ def _former_files(run: OpenedRun) -> Mapping[str, FileFacts]:
 
 @contextmanager
 def _while_ours(tree: Path, journal: Journal) -> Iterator[None]:
-    """If a newer packer has taken the tree, say so instead of any other error."""
+    """If a newer packer has taken the tree, or ended the run, say so instead of any other error."""
     try:
         yield
     except InterruptedRunError:
@@ -640,10 +640,10 @@ def _while_ours(tree: Path, journal: Journal) -> Iterator[None]:
     except (LeconvertError, OSError) as error:
         newest = journal.generation
         with suppress(LeconvertError, OSError):
-            newest = journal.generations()[-1]
+            newest = max(journal.generations(), default=0)
         if newest == journal.generation:
             raise
-        raise superseded(tree) from error
+        raise (superseded(tree) if newest else run_removed(journal.run)) from error
 
 
 def _assemble(
