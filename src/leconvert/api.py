@@ -660,10 +660,10 @@ def _another_may_finish(
         A function that takes the run that this process joined.
 
     Raises:
-        BusyError: The result is in place although this process failed.
+        BusyError: A new result is in place although this process failed.
     """
     runs: list[str] = []
-    was_there = is_converted(target, to)
+    before = _result_at(target, to)
     try:
         yield lambda run: runs.append(run.paths.run_id)
     except (InterruptedRunError, HubSourceChangedError):
@@ -681,17 +681,36 @@ def _another_may_finish(
                 # The other process left the removal to this one, which planned in the work dir.
                 runs.append(left)
                 left = None
-        if was_there or not is_converted(target, to) or left is not None:
+        if left is not None or _result_at(target, to) in {None, before}:
             raise
         if own_place:  # removes locks and records that this process has made since
             remove_work_dir(work_dir, runs[-1] if runs else "", target)
-        raise BusyError(
-            f"Another process finished this conversion during this command. The result is "
-            f"{target}.",
+        raise _another_finished(target, replaced=before is not None) from error
+
+
+def _result_at(target: Path, to: str) -> tuple[int, int] | None:
+    """Return facts of a result that differ after a swap, and stay when a file of it is edited."""
+    with suppress(OSError):
+        if is_converted(target, to):
+            found = (target / META).stat()
+            return found.st_dev, found.st_ino
+    return None
+
+
+def _another_finished(target: Path, *, replaced: bool) -> BusyError:
+    check = f"`leconvert check {shlex.quote(str(target))}`"
+    if replaced:
+        return BusyError(
+            f"Another process replaced {target} during this command.",
             path=str(target),
-            next_step=f"There is nothing left to do. `leconvert check {shlex.quote(str(target))}` "
-            "checks the result.",
-        ) from error
+            next_step=f"Look at the dataset there before you run this command again. {check} "
+            "checks that dataset.",
+        )
+    return BusyError(
+        f"Another process finished this conversion during this command. The result is {target}.",
+        path=str(target),
+        next_step=f"There is nothing left to do. {check} checks the result.",
+    )
 
 
 def report_on_exit(run: OpenedRun, report: Path | None) -> AbstractContextManager[None]:

@@ -28,6 +28,7 @@ from leconvert.run.conversion import Conversion, PlanOptions, ProofOptions
 from leconvert.run.leasing import Board, LeaseStore, WorkerIdentity, list_batches, read_done
 from leconvert.run.packer import WorkerMonitor, pack_run
 from leconvert.run.packer import run as packing
+from leconvert.run.upkeep import clean_work_dir
 from leconvert.run.worker import ShardWriter, Worker
 from leconvert.support.errors import (
     BusyError,
@@ -35,6 +36,7 @@ from leconvert.support.errors import (
     PlanMismatchError,
     SourceChangedError,
     TargetError,
+    WorkDirError,
 )
 from leconvert.workdir import locks
 from leconvert.workdir.records import Journal, WorkDir, default_work_dir
@@ -205,6 +207,31 @@ def test_a_packer_that_lost_its_lock_before_the_swap_fails_and_moves_nothing(
     assert digest_of(target) == quiet_digest
     assert snapshot(tmp_path / ("small_old" if in_place else "small")) == before
     assert list(tmp_path.glob(".*.leconvert-*")) == []
+
+
+@pytest.mark.parametrize("before", ["_assemble", "prove_tree"])
+def test_a_packer_that_lost_its_lock_and_whose_run_was_removed_says_so(
+    small_source: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    frozen_before: Callable[..., Frozen],
+    quiet_digest: str,
+    before: str,
+) -> None:
+    out, work = tmp_path / "out", tmp_path / "work"
+    run = plan(small_source, out, work)
+    run_worker(work)
+    for lock in ("packer_lock", "target_lock"):
+        monkeypatch.setattr(packing, lock, lambda *_, **__: contextlib.nullcontext())
+    with frozen_before(lambda: pack_run(run), packing, before) as zombie:
+        pack_run(open_run(work))
+        clean_work_dir(work)
+        ended = zombie.thaw()
+    assert isinstance(ended, WorkDirError), ended
+    assert "was removed during the work on it" in ended.message
+    assert {path.name for path in tmp_path.iterdir()} == {"out", "work"}
+    assert list(work.iterdir()) == []
+    assert digest_of(out) == quiet_digest
 
 
 def test_a_packer_frozen_while_it_removes_its_tree_takes_nothing_from_its_successor(
@@ -520,3 +547,29 @@ def test_the_loser_of_two_conversions_says_that_all_is_done_and_leaves_nothing(
     assert str(output or source_copy) in error.message
     wanted = {"small", "small_old"} if output is None else {"small", "out"}
     assert {path.name for path in source_copy.parent.iterdir()} == wanted
+
+
+@pytest.mark.parametrize(
+    "before",
+    ["open_or_plan", "check_target", "record_invocation", "work_and_pack", "pack_run",
+     "packer_lock"],
+)  # fmt: skip
+def test_the_loser_of_two_trims_in_place_says_that_the_dataset_was_replaced_and_leaves_nothing(
+    small_source: Path, tmp_path: Path, frozen_before: Callable[..., Frozen], before: str
+) -> None:
+    """Before and after, a v3.0 dataset is there, so its version does not tell them apart."""
+    root = tmp_path / "v30"
+    leconvert.convert(small_source, output=root)
+    call = lambda: leconvert.trim(root, frames={0: (1, None)})  # noqa: E731
+    owners = {
+        "open_or_plan": api, "check_target": Conversion, "record_invocation": api,
+        "work_and_pack": api, "pack_run": worker_pool, "packer_lock": packing,
+    }  # fmt: skip
+    with frozen_before(call, owners[before], before) as loser:
+        call()
+        trimmed = digest_of(root)
+        error = loser.thaw()
+    assert isinstance(error, BusyError), error
+    assert error.message == f"Another process replaced {root} during this command."
+    assert {path.name for path in tmp_path.iterdir()} == {"v30", "v30_old"}
+    assert digest_of(root) == trimmed
