@@ -213,9 +213,11 @@ def _refusal(target: Path, why: str, helps: str = _CHANGED) -> TargetError:
 
 def not_as_planned(target: Path, why: str) -> TargetError:
     """Return the error for a target that has changed since the append was planned."""
-    error = _refusal(target, why)
     return TargetError(
-        f"{error.message} It was not changed.", path=error.path, next_step=error.next_step
+        f"Nothing can be appended to {target}: {why}. It was not changed.",
+        path=str(target),
+        next_step="Give the command that planned the append again, with --restart. It plans for "
+        "the dataset that is there now.",
     )
 
 

@@ -45,7 +45,7 @@ from leconvert.model.values import (
     camera_of,
 )
 from leconvert.model.versions import V3_VERSION
-from leconvert.run.appending import check_can_append, layout_appended
+from leconvert.run.appending import check_can_append, former_episodes, layout_appended
 from leconvert.run.conversion import Conversion, Places
 from leconvert.run.layout import (
     check_layout_options,
@@ -969,7 +969,11 @@ def open_or_plan(
                 progress.say(f"Resuming run {run.paths.run_id} in {folder.root}")
             _say_who_may_work(run, progress)
             return run
-        if draft is None:  # the previous run has gone meanwhile
+        # The previous run has gone meanwhile, or another process appended to the target.
+        if draft is None or (
+            conversion.layout.append
+            and draft.manifest.kept_episodes != former_episodes(places.target)
+        ):
             draft = drafted()
         # While no other process plans: it may have been finished elsewhere since `check_asked`.
         conversion.check_target(places.source, places.target)

@@ -33,6 +33,7 @@ from leconvert import (
 from leconvert.cli import main
 from leconvert.dataset.check import check_dataset
 from leconvert.dataset.formats import PROVENANCE_PATH, v3
+from leconvert.run import planner
 from leconvert.run.appending import what_is_lost
 from leconvert.run.conversion import Conversion
 from leconvert.run.packer import pack_run
@@ -41,6 +42,7 @@ from leconvert.run.proof import verify_pair
 from leconvert.run.proof.files import CARD_BEGIN
 from leconvert.run.upkeep import clean_kept_source, undo_conversion
 from leconvert.support.errors import (
+    BusyError,
     InterruptedRunError,
     LeconvertError,
     StorageError,
@@ -531,8 +533,39 @@ def test_a_result_that_grew_since_the_plan_is_refused(result: Path, grow: Grow) 
     assert run.manifest.kept_episodes == 3
     shutil.rmtree(result)
     leconvert.convert(source, output=result)
-    with pytest.raises(TargetError, match="it had 3 episodes in the plan, but has 4 now"):
+    with pytest.raises(TargetError, match="it had 3 episodes in the plan, but has 4 now") as caught:
         pack_run(run)
+    assert "with --restart" in (caught.value.next_step or "")
+    grow(5)
+    append(result, work_dir=work, plan=PlanOptions(restart=True))
+    assert_is_result(result)
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["appended to", "made"])
+def test_a_result_that_another_process_finished_before_the_plan_is_written_is_no_longer_planned_for(
+    result: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool
+) -> None:
+    if not is_there:
+        shutil.rmtree(result)
+    draft, drafts = planner.draft_plan, []
+
+    def drafted(*arguments: Any, **options: Any) -> Any:
+        mine = draft(*arguments, **options)
+        drafts.append(mine)
+        if len(drafts) == 1:
+            append(result)
+        return mine
+
+    monkeypatch.setattr(planner, "draft_plan", drafted)
+    with pytest.raises(BusyError, match="Another process"):
+        append(result)
+    assert_is_result(result)
+    former = former_of(result)
+    assert len(former) == is_there
+    left = {
+        path.name for path in result.parent.iterdir() if not path.name.startswith(".out.former")
+    }
+    assert left == {"source", "out", *(path.name for path in former)}
 
 
 def test_the_plan_says_what_is_new(
