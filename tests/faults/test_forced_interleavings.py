@@ -11,6 +11,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,11 @@ from tests.plans import open_or_plan
 from tests.trees import digest_of, snapshot
 
 import leconvert
-from leconvert import api
+from leconvert import api, fleet
 from leconvert.api import run_worker
+from leconvert.fleet import work as fleet_work
+from leconvert.fleet.lists import FleetDataset
+from leconvert.fleet.work import open_fleet
 from leconvert.model.values import LayoutOptions
 from leconvert.run import planner, worker_pool
 from leconvert.run.conversion import Conversion, PlanOptions, ProofOptions
@@ -181,6 +185,27 @@ def test_a_worker_that_stood_still_while_others_replaced_the_source_ends_quietly
         ended = worker.thaw()
     assert (ended.batches_done, ended.batches_lost) == (0, 1), ended
     assert digest_of(source_copy) == quiet_digest
+
+
+@pytest.mark.parametrize("before", ["is_finished", "run_conversion"])
+def test_a_fleets_worker_that_stood_still_until_the_fleet_had_ended_sets_nothing_aside(
+    source_copy: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    frozen_before: Callable[..., Frozen],
+    before: str,
+) -> None:
+    """Whoever sees that the fleet has ended may move its sources away."""
+    work = tmp_path / "fleet"
+    fleet.plan_fleet([FleetDataset("small", source_copy, tmp_path / "out")], work)
+    with frozen_before(lambda: fleet.work_on_fleet(work), fleet_work, before) as worker:
+        is_gone = partial(LeaseStore, process_gone=lambda _: True)
+        monkeypatch.setattr(fleet_work, "LeaseStore", is_gone)
+        assert fleet.work_on_fleet(work).converted == 1
+        shutil.rmtree(source_copy)
+        ended = worker.thaw()
+    assert (ended.converted, ended.set_aside) == (0, 0), ended
+    assert list_batches(open_fleet(work).paths.failed_dir) == set()
 
 
 @pytest.mark.parametrize("in_place", [False, True], ids=["output", "in-place"])

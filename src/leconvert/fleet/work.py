@@ -866,7 +866,11 @@ class FleetWorker:
         return (self._pace.answers, self._pace.limited) if self._pace is not None else (0, -1)
 
     def _fail(self, lease: Lease, error: LeconvertError, told: str = "") -> None:
-        self._set_aside += lease.fail(error, told)
+        # A worker that stood still until others had ended the fleet may find its source gone.
+        if lease.is_needed():
+            self._set_aside += lease.fail(error, told)
+        else:
+            lease.abandon()
 
     def _put_off(self, lease: Lease, error: LeconvertError | OSError) -> None:
         """Hand a dataset back for another attempt; set it aside if it met trouble too often."""
