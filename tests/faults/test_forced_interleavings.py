@@ -374,7 +374,28 @@ def test_a_packer_whose_run_is_given_up_before_its_swap_moves_nothing(
     monkeypatch.setattr(packing, "check_source_unchanged", restart_and_check)
     with pytest.raises(PlanMismatchError, match="discarded"):
         pack_run(old)
-    assert not out.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["work"]
+
+
+@pytest.mark.parametrize("before", ["packer_lock", "adopt_staging", "_assemble", "target_lock"])
+def test_a_packer_that_stood_still_while_a_new_run_was_packed_says_so_and_leaves_nothing(
+    small_source: Path,
+    tmp_path: Path,
+    frozen_before: Callable[..., Frozen],
+    quiet_digest: str,
+    before: str,
+) -> None:
+    out, work = tmp_path / "out", tmp_path / "work"
+    old = plan(small_source, out, work)
+    run_worker(work)
+    with frozen_before(lambda: pack_run(old), packing, before) as packer:
+        new = plan(small_source, out, work, restart=True)
+        run_worker(work)
+        pack_run(new)
+        ended = packer.thaw()
+    assert isinstance(ended, PlanMismatchError), ended
+    assert {path.name for path in tmp_path.iterdir()} == {"out", "work"}
+    assert digest_of(out) == quiet_digest
 
 
 def test_the_packer_collects_while_workers_work(

@@ -401,6 +401,7 @@ def _pack(packing: Packing, watcher: WorkerMonitor, *, wait: bool) -> PackReport
     manifest = run.manifest
     source, target, exchanged = Path(manifest.source), Path(manifest.target), manifest.exchanged
     appends = bool(manifest.kept_episodes)
+    check_current(run.work_dir, run.paths, run.one_host)
     _check_not_converted(run)
     options.check_target(source, target, manifest.to, manifest.layout, appends=appends)
     former = _former_files(run)
@@ -438,9 +439,10 @@ def _pack(packing: Packing, watcher: WorkerMonitor, *, wait: bool) -> PackReport
     def check_once_more() -> None:
         _check_not_converted(run)
         check_source_unchanged(run)
-        check_current(run.work_dir, run.paths, run.one_host)
+        _check_not_discarded(run, tree)
 
     with target_lock(target, run.paths.run_id, wait=packing.lock_wait):
+        _check_not_discarded(run, tree)
         _check_not_converted(run)
         old = options.old_place(
             source, target, manifest.to, manifest.layout, appends=appends, run_id=run.paths.run_id
@@ -595,6 +597,16 @@ def _check_not_converted(run: OpenedRun) -> None:
         next_step="There is nothing left to convert. `leconvert clean "
         f"{shlex.quote(str(run.work_dir.root))} --give-up` removes the leftovers of this run.",
     )
+
+
+def _check_not_discarded(run: OpenedRun, tree: Path) -> None:
+    """Raise an error if the run was discarded, and remove its tree, for which nobody comes."""
+    try:
+        check_current(run.work_dir, run.paths, run.one_host)
+    except PlanMismatchError:
+        with suppress(LeconvertError, OSError):
+            remove_new_tree(tree, run.paths.run_id)
+        raise
 
 
 def _planned_tree_of(
