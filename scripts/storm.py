@@ -86,6 +86,7 @@ class Storm:
     Attributes:
         members: The living processes by their ids.
         kills: Processes killed.
+        stops: Processes stopped and continued.
         troubles: Events that should not have happened.
     """
 
@@ -97,7 +98,7 @@ class Storm:
         self.logs = work_dir.parent / "logs"
         self.logs.mkdir(exist_ok=True)
         self.members: dict[int, Member] = {}
-        self.kills = 0
+        self.kills = self.stops = 0
         self.troubles: list[str] = []
 
     def is_over(self) -> bool:
@@ -174,6 +175,16 @@ class Storm:
         os.kill(pid, signal.SIGKILL)
         self.kills += 1
 
+    def stop(self, pid: int, seconds: float) -> None:
+        """Stop a process for some seconds, unless it ends before."""
+        os.kill(pid, signal.SIGSTOP)
+        self.members[pid].continues_at = time.monotonic() + seconds
+        self.stops += 1
+
+    def _wake_all(self) -> None:
+        for member in self.members.values():
+            member.continues_at = member.continues_at and 0.0
+
     def _reaped(self) -> Storm:
         for pid in list(self.members):
             done, status = os.waitpid(pid, os.WNOHANG)
@@ -193,10 +204,9 @@ class ConversionStorm(Storm):
     Attributes:
         kills_at_work: Killed processes that held a lease or the packer's lock at some time before.
         kills_of_packers: Killed processes that were packers.
-        stops: Processes stopped and continued.
     """
 
-    kills_at_work = kills_of_packers = stops = 0
+    kills_at_work = kills_of_packers = 0
     _is_packed = _is_settled = False
 
     def is_over(self) -> bool:
@@ -229,8 +239,7 @@ class ConversionStorm(Storm):
             return True  # another one packs
         if code == 0 and member.role == "pack":
             self._is_packed = True
-            for other in self.members.values():
-                other.continues_at = other.continues_at and 0.0
+            self._wake_all()
         self._is_settled |= code == 0  # a worker ends when nothing is left for it
         return code == 0
 
@@ -252,9 +261,7 @@ class ConversionStorm(Storm):
         pid = self.chance.choice(living)
         member = self.members[pid]
         if member.continues_at is None and self.chance.random() < 0.35:
-            os.kill(pid, signal.SIGSTOP)
-            member.continues_at = time.monotonic() + self.chance.uniform(0, LONGEST_STOP_SECONDS)
-            self.stops += 1
+            self.stop(pid, self.chance.uniform(0, LONGEST_STOP_SECONDS))
             return
         self.kill(pid)
         self.kills_at_work += pid in at_work
@@ -447,7 +454,8 @@ def rounds_until(
 class FleetStorm(Storm):
     """A fleet whose workers are killed and replaced until one finds that nothing is left.
 
-    The command line of the fleet is the first worker.
+    The command line of the fleet is the first worker. Some holders of a dataset stand still until
+    others may take over; all that live at the end must end by themselves.
     """
 
     seconds, ending = 1800.0, signal.SIGTERM
@@ -465,8 +473,8 @@ class FleetStorm(Storm):
         self._has_begun = self._is_done = False
 
     def is_over(self) -> bool:
-        """Tell whether a worker found that nothing is left."""
-        return self._is_done
+        """Tell whether a worker found that nothing is left, and everybody else has ended."""
+        return self._is_done and not self.members
 
     def fill_up(self) -> None:
         """Begin the fleet, and wait until workers may join it; then have as many as were asked."""
@@ -480,17 +488,39 @@ class FleetStorm(Storm):
                     self.members.clear()
                     raise SystemExit(f"the fleet could not be begun: {' '.join(self._words)}")
                 time.sleep(0.01)  # the fleet's process writes a file, and nothing tells when
-        while len(self.members) < self.workers:
+        while not self._is_done and len(self.members) < self.workers:
             self.start_worker()
 
     def strike(self) -> None:
-        """Kill a process."""
-        self.kill(self.chance.choice(list(self.members)))
+        """Kill a process, or stop the holder of a dataset for longer than its lease."""
+        if self._is_done:
+            return
+        living = [pid for pid, member in self.members.items() if member.continues_at is None]
+        holding = sorted(self._holders().intersection(living))
+        if holding and self.chance.random() < 0.35:
+            seconds = self.chance.uniform(LEASE_SECONDS, LONGEST_STOP_SECONDS)
+            self.stop(self.chance.choice(holding), seconds)
+        elif living:
+            self.kill(self.chance.choice(living))
 
     def ended(self, member: Member, code: int) -> bool:  # noqa: ARG002 - any may find it
         """Learn that a worker ended, which it does when nothing is left."""
-        self._is_done |= code in (0, BatchesFailedError.exit_code)
-        return self._is_done
+        is_good = code in (0, BatchesFailedError.exit_code)
+        if is_good:
+            self._is_done = True
+            self._wake_all()
+        return is_good
+
+    def _holders(self) -> set[int]:
+        """Return who claimed last a dataset that is not done."""
+        run = run_of(self.work_dir)
+        done = {path.stem for path in run.done_dir.iterdir()}
+        found = set()
+        for folder in run.leases_dir.iterdir():
+            claims = [path for path in folder.glob("[0-9]*") if not path.suffix]
+            if folder.name not in done and claims:
+                found.add(int(json.loads(max(claims).read_bytes())["pid"]))
+        return found
 
 
 POLICIES = ("", '[[rule]]\nfindings = "timestamps"\nflags = "--retime"\n')
@@ -599,7 +629,8 @@ class Fleet:
         """Kill workers until enough were killed and nothing is left to do."""
         storm = self.storm(random.Random(self.options.seed))
         facts, problems = self.compared("storm")
-        return {"kills": storm.kills, **facts, "problems": problems + storm.troubles}
+        about = {"kills": storm.kills, "stops": storm.stops}
+        return {**about, **facts, "problems": problems + storm.troubles}
 
     def compared(self, name: str) -> tuple[dict[str, Any], list[str]]:
         """Return what a fleet set aside, and what is not as single conversions left it."""
@@ -642,7 +673,7 @@ class Fleet:
             after = self.trees()
             # A source and a policy that both changed set a dataset aside (docs/howto/fleet.md).
             aside = {one.name for one in fleet_status(self.folder / "work-storm").set_aside}
-            totals += Counter(kills=storm.kills, set_aside=len(aside & {*whole}))
+            totals += Counter(kills=storm.kills, stops=storm.stops, set_aside=len(aside & {*whole}))
             kept = {*after.values()}
             lost = [f"what was {path} is lost" for path, d in before.items() if d not in kept]
             wrong = [
