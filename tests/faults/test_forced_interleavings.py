@@ -209,6 +209,31 @@ def test_a_fleets_worker_that_stood_still_until_the_fleet_had_ended_sets_nothing
 
 
 @pytest.mark.parametrize("in_place", [False, True], ids=["output", "in-place"])
+@pytest.mark.parametrize("before", ["_pack", "check_tables_unchanged", "target_lock"])
+def test_a_packer_that_lost_its_lock_at_any_step_says_that_another_took_over(
+    source_copy: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    frozen_before: Callable[..., Frozen],
+    quiet_digest: str,
+    before: str,
+    in_place: bool,
+) -> None:
+    target = source_copy if in_place else tmp_path / "out"
+    run = plan(source_copy, target, tmp_path / "work")
+    run_worker(run.work_dir.root)
+    for lock in ("packer_lock", "target_lock"):
+        monkeypatch.setattr(packing, lock, lambda *_, **__: contextlib.nullcontext())
+    with frozen_before(lambda: pack_run(run), packing, before) as zombie:
+        pack_run(open_run(run.work_dir.root))
+        ended = zombie.thaw()
+    assert isinstance(ended, BusyError), ended
+    assert "took over" in ended.message
+    assert digest_of(target) == quiet_digest
+    assert list(tmp_path.glob(".*.leconvert-*")) == []
+
+
+@pytest.mark.parametrize("in_place", [False, True], ids=["output", "in-place"])
 def test_a_packer_that_lost_its_lock_before_the_swap_fails_and_moves_nothing(
     source_copy: Path,
     tmp_path: Path,

@@ -75,6 +75,7 @@ from leconvert.workdir.swap import (
     remove_new_tree,
     removed_old_dir,
     result_aside,
+    staging_dir,
     superseded,
     swap_into_place,
 )
@@ -392,7 +393,25 @@ def _packing(
     with packer_lock(run.paths, wait=lock_wait, beats=True):
         journal = Journal(run.paths)
         journal.begin()
-        yield Packing(run, journal, options, lock_wait, stop, progress)
+        with _while_ours(run, journal):
+            yield Packing(run, journal, options, lock_wait, stop, progress)
+
+
+@contextmanager
+def _while_ours(run: OpenedRun, journal: Journal) -> Iterator[None]:
+    """If a newer packer took over, or ended the run, say so instead of any other error."""
+    try:
+        yield
+    except InterruptedRunError:
+        raise
+    except (LeconvertError, OSError) as error:
+        newest = journal.generation
+        with suppress(LeconvertError, OSError):
+            newest = max(journal.generations(), default=0)
+        if newest == journal.generation:
+            raise
+        tree = staging_dir(run.manifest.exchanged, run.paths.run_id, journal.generation)
+        raise (superseded(tree) if newest else run_removed(run.paths)) from error
 
 
 def _pack(packing: Packing, watcher: WorkerMonitor, *, wait: bool) -> PackReport:
@@ -410,7 +429,7 @@ def _pack(packing: Packing, watcher: WorkerMonitor, *, wait: bool) -> PackReport
         check_all_done(run, board)
     check_tables_unchanged(run)
     tree = adopt_staging(exchanged, journal)
-    with _while_ours(tree, journal), as_dataset(run, tree) as dataset:
+    with as_dataset(run, tree) as dataset:
         remove_left_trees(target, journal)
         collector, assembly = Collector(run), Assembly(run, dataset)
         try:
@@ -640,22 +659,6 @@ def _former_files(run: OpenedRun) -> Mapping[str, FileFacts]:
     if found != planned:
         raise not_as_planned(target, f"it had {planned} episodes in the plan, but has {found} now")
     return files
-
-
-@contextmanager
-def _while_ours(tree: Path, journal: Journal) -> Iterator[None]:
-    """If a newer packer has taken the tree, or ended the run, say so instead of any other error."""
-    try:
-        yield
-    except InterruptedRunError:
-        raise
-    except (LeconvertError, OSError) as error:
-        newest = journal.generation
-        with suppress(LeconvertError, OSError):
-            newest = max(journal.generations(), default=0)
-        if newest == journal.generation:
-            raise
-        raise (superseded(tree) if newest else run_removed(journal.run)) from error
 
 
 def _assemble(
