@@ -609,7 +609,11 @@ def _cleaned(
         doubt = None if state is None else _doubt_of_record(place, state)
         doubt = doubt or _doubt(target, result, place, progress)
         if doubt is None and not dry_run:
-            doubt = remove_compared(result, old, before, kept=place)
+            try:
+                with target_lock(target, "-"):
+                    doubt = remove_compared(result, old, before, kept=place)
+            except BusyError:
+                doubt = f"another process, which may need it, puts a dataset in place at {target}"
         if doubt is not None:
             if place == doomed and doomed.exists():
                 doubt = rest_of_removal(doomed)

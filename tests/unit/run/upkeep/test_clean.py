@@ -28,7 +28,7 @@ from leconvert.run.packer import pack_run, removal
 from leconvert.run.upkeep import CleanReport, clean_kept_source, clean_work_dir
 from leconvert.support.errors import BusyError, StorageError, WorkDirError
 from leconvert.workdir.fs import remove_tree
-from leconvert.workdir.locks import packer_lock, planner_lock
+from leconvert.workdir.locks import packer_lock, planner_lock, target_lock
 from leconvert.workdir.records import (
     Journal,
     PackStep,
@@ -496,6 +496,17 @@ def test_the_kept_source_goes_only_with_proof(converted: Path) -> None:
     assert removed(clean_kept_source(converted)) == {old}
     assert not old.exists()
     assert "does not exist" in clean_kept_source(converted).kept[0].reason
+
+
+def test_the_kept_source_stays_while_another_process_may_put_it_back(converted: Path) -> None:
+    old = converted.with_name("small_old")
+    with target_lock(converted, "-"):
+        report = clean_kept_source(converted)
+    assert [row.path for row in report.kept] == [old]
+    assert "another process" in report.kept[0].reason
+    assert old.is_dir()
+    assert [row.path for row in clean_kept_source(converted).removed] == [old]
+    assert not old.exists()
 
 
 @pytest.mark.parametrize("half", [False, True], ids=["before it began", "half way"])
