@@ -72,6 +72,21 @@ def test_what_goes_wrong_is_a_sentence_and_a_code(
     assert lines[-1].startswith("  → ")
 
 
+@pytest.mark.parametrize(
+    "name", ["arm", f"{REPO}@v2.1", f"{REPO}/../other", f"hf://datasets/{REPO}"]
+)
+@pytest.mark.parametrize("command", ["push", "convert"])
+def test_what_is_no_name_of_a_repo_is_refused_before_anything_is_asked_or_made(
+    logged_in: StandIn, small_source: Path, result: Path, tmp_path: Path,
+    capsys: pytest.CaptureFixture[str], name: str, command: str,
+) -> None:  # fmt: skip
+    places = [str(result)] if command == "push" else [str(small_source), str(tmp_path / "out")]
+    assert main([command, *places, "--push-repo-id", name]) == 2
+    assert f"{name!r} is not the name of a repo" in capsys.readouterr().err
+    assert logged_in.log == []
+    assert not (tmp_path / "out").exists()
+
+
 def test_without_a_name_it_goes_where_the_source_came_from_if_that_is_there(
     logged_in: StandIn, result: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

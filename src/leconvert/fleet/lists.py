@@ -48,7 +48,7 @@ from leconvert.support.parallel import parallel_map
 from leconvert.support.storage_errors import storage_errors
 from leconvert.support.text import count, shown
 from leconvert.support.values import dataclass
-from leconvert.transfer.names import HubName
+from leconvert.transfer.names import HubName, check_name
 from leconvert.transfer.options import MAIN, PushOptions
 from leconvert.workdir.former import is_former
 from leconvert.workdir.swap import codebase_version, info_path
@@ -281,11 +281,7 @@ def _dataset(
                 "dataset's name.",
             )
         repo_id = repo_id.replace("{name}", PurePosixPath(name).name)
-        if HubName.parse(repo_id) != HubName(repo_id):
-            raise UsageError(
-                f"{repo_id!r} is not the name of a repo.",
-                next_step="The name of a repo has the form ORG/NAME.",
-            )
+        check_name(repo_id)
         push = replace(push, repo_id=repo_id)
     target = None if output_dir is None else output_dir / name
     # The other parts belong to the command and may differ when a fleet is resumed.

@@ -80,7 +80,7 @@ from leconvert.transfer.client import (
     make_api,
     without_its_bars,
 )
-from leconvert.transfer.names import HubName, folder_of, in_folder, repository_of
+from leconvert.transfer.names import HubName, check_name, folder_of, in_folder, repository_of
 from leconvert.transfer.options import MAIN, PushOptions
 from leconvert.transfer.store import RemoteFile
 
@@ -179,7 +179,8 @@ def push(
         The report, with the commit that holds the result.
 
     Raises:
-        UsageError: No repo is given, and the origin of the source is not known.
+        UsageError: No repo is given, and the origin of the source is not known; or the repo's name
+            is not ``ORG/NAME`` or ``ORG/NAME/path``.
         SourceError: The folder holds no such dataset.
         VerificationError: The dataset is not complete, or not what was converted and proven.
         HubError: There is no such repo, or the Hub does not answer.
@@ -243,6 +244,8 @@ def _push(
     pause: Callable[[float], object] | None,
     progress: Progress,
 ) -> list[PushReport]:
+    for name in results:
+        check_name(name)
     infos = [checked_result(root, TAGS, progress=progress) for root in results.values()]
     api = api or make_api()
     if not options.dry_run:

@@ -29,7 +29,7 @@ from leconvert.support.errors import (
 )
 from leconvert.support.text import duration, without_secrets_in
 from leconvert.support.values import dataclass
-from leconvert.transfer.names import repository_of
+from leconvert.transfer.names import check_name, repository_of
 from leconvert.workdir.fs import replace_record
 from leconvert.workdir.records import encode_record, fields_of, find_record
 
@@ -62,16 +62,18 @@ def check_token(repo_id: str, api: HfApi | None = None) -> None:
 
 
 def check_can_push(repo_id: str) -> None:
-    """Raise if there is no token for a push, or one that can only read.
+    """Raise if the name is not one of a repo, or there is no token that may write.
 
     It is checked before hours of work. If the Hub does not answer now, the push itself will show
     it.
 
     Raises:
+        UsageError: The name is not that of a repo, or of a folder in one.
         HubAccessError: There is no token, or it can only read.
     """
     from huggingface_hub import constants, get_token
 
+    check_name(repo_id)
     check_token(repo_id)
     try:
         with hub_errors(repo_id):

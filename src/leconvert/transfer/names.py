@@ -79,6 +79,20 @@ def is_of_the_hub(url: str) -> bool:
     return url.startswith("hf://") or HubName.parse(url, bare=False) is not None
 
 
+def check_name(name: str) -> None:
+    """Refuse a name that is not ``ORG/NAME`` or ``ORG/NAME/path/to/dataset``.
+
+    Raises:
+        UsageError: It is neither.
+    """
+    if HubName.parse(name) != HubName(name):
+        raise UsageError(
+            f"{name!r} is not the name of a repo.",
+            next_step="The name of a repo has the form ORG/NAME, that of a folder in a repo "
+            "ORG/NAME/path/to/dataset.",
+        )
+
+
 def repository_of(name: str) -> str:
     """Return a dataset's repository, ``ORG/NAME``."""
     return "/".join(name.split("/")[:2])
