@@ -72,6 +72,7 @@ from leconvert.support.errors import (
     InterruptedRunError,
     SourceChangedError,
     SourceError,
+    StorageError,
     UnreadableSourceError,
     VerificationError,
 )
@@ -90,6 +91,7 @@ from leconvert.workdir.swap import (
     has_mark_of,
     is_same_folder,
     mark_tree,
+    marked_by,
     old_dir,
     recover_marked,
     remove_mark,
@@ -97,6 +99,7 @@ from leconvert.workdir.swap import (
     source_as_output,
     staging_dir,
     staging_trees,
+    superseded,
     try_renames,
 )
 
@@ -212,9 +215,14 @@ def repair_dataset(
             sync_tree(plan.staging)
             repair.prove(plan.staging)
             unchanged(root)
-        except BaseException:
+        except BaseException as error:
+            is_gone = False
             with suppress(Exception):
+                is_gone = marked_by(plan.staging) != run_id
                 remove_new_tree(plan.staging, run_id)
+            # A process that lost the lock finds that its tree was removed, or put in place.
+            if is_gone and isinstance(error, VerificationError | StorageError | OSError):
+                raise superseded(plan.staging) from error
             raise
         exchange_trees(plan, is_new=has_mark_of(run_id), came_out=unchanged, run_id=run_id)
         remove_mark(target, run_id)

@@ -10,7 +10,7 @@ import shutil
 import struct
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -580,6 +580,29 @@ def test_a_repair_elsewhere_that_is_repeated_is_proven(broken: Path, tmp_path: P
     }
     drift_in_place(broken)
     assert not repair_dataset(broken, output=tmp_path / "other").was_repaired
+
+
+@pytest.mark.parametrize("step", ["write", "prove"])
+def test_a_repair_that_lost_its_lock_says_that_another_took_over(
+    broken: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """Over NFS the lock of a host that stood still is given away."""
+    drift_in_place(broken)
+    before, real, calls = snapshot(broken), getattr(apply._Repair, step), []
+
+    def meanwhile(*arguments: Any) -> None:
+        calls.append(step)
+        if len(calls) == 1:
+            repair_dataset(broken)
+        real(*arguments)
+
+    monkeypatch.setattr(apply, "target_lock", lambda *_: nullcontext())
+    monkeypatch.setattr(apply._Repair, step, meanwhile)
+    with pytest.raises(BusyError, match="took over"):
+        repair_dataset(broken)
+    assert snapshot(Path(f"{broken}_old")) == before
+    assert check_dataset(broken).findings == ()
+    assert len(list(broken.parent.iterdir())) == 2
 
 
 def test_two_repairs_exclude_each_other_and_what_is_kept_of_a_dataset_stays(broken: Path) -> None:
