@@ -442,7 +442,10 @@ def run_conversion(
         remove_leftovers(folder)
     packed: PackReport | None = None
     begins_anew = plan.restart
-    with _another_may_finish(folder, target, layout.to, own_place=work_dir is None) as joined:
+    snapshot = source if migrates else None
+    with _another_may_finish(
+        folder, target, layout.to, own_place=work_dir is None, snapshot=snapshot
+    ) as joined:
         run = None if begins_anew else _run_in_swap(folder, sources, target)
         if run is not None:
             with report_on_exit(run, page):
@@ -652,15 +655,22 @@ def _say_who_works(run: OpenedRun, progress: Progress) -> None:
 
 @contextmanager
 def _another_may_finish(
-    work_dir: Path, target: Path, to: str, *, own_place: bool
+    work_dir: Path, target: Path, to: str, *, own_place: bool, snapshot: Path | None
 ) -> Iterator[Callable[[OpenedRun], None]]:
     """Raise a plain error if another process finished this conversion and removed its run.
+
+    Args:
+        work_dir: The folder of the run's state.
+        target: The folder of the result.
+        to: The version of the result.
+        own_place: Whether the work dir has its default place, and is removed at the end.
+        snapshot: The sparse snapshot in the work dir that a migration reads; else None.
 
     Yields:
         A function that takes the run that this process joined.
 
     Raises:
-        BusyError: A new result is in place although this process failed.
+        BusyError: A new result is in place, or the snapshot is gone, although this process failed.
     """
     runs: list[str] = []
     before = _result_at(target, to)
@@ -669,6 +679,13 @@ def _another_may_finish(
     except (InterruptedRunError, HubSourceChangedError):
         raise
     except (LeconvertError, OSError) as error:
+        if snapshot is not None and not snapshot.is_dir():
+            raise BusyError(
+                f"{work_dir} was removed during this command; another process may have finished "
+                "the command.",
+                path=str(work_dir),
+                next_step="Run the same command again. It does what is left to do.",
+            ) from error
         left = None
         with suppress(LeconvertError, OSError):
             work = WorkDir(work_dir)

@@ -12,13 +12,16 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.hub import WRITE_TOKEN, LoggedRequest, StandIn
 from tests.hub.committed import contents, converted, hashes
 from tests.hub.fixtures import CutOff, cut_after, hub, lone_client, pauses
 
+from leconvert import api
 from leconvert.cli.main import main
+from leconvert.remote import provenance
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 __all__ = ["hub", "lone_client", "pauses"]
@@ -110,6 +113,33 @@ def test_a_migration_cut_off_after_any_request_is_completed_by_the_same_command(
     # The two layouts share the work.
     for number in range(1 + LAYOUTS.index(layout) * every // 2, requests, every):
         migrated(layout, number)
+
+
+@pytest.mark.parametrize("step", ["work_and_pack", "note_result", "_push_migrated"])
+def test_the_loser_of_two_migrations_is_told_to_run_again_and_then_finds_nothing_to_do(
+    hub: StandIn, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], step: str,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("HF_TOKEN", WRITE_TOKEN)
+    monkeypatch.setenv("HF_LEROBOT_HOME", str(tmp_path / "home"))
+    repo = hub.add_repo("tester/arm", source)
+    command = ["convert", "--repo-id", "tester/arm", "--layout", "episode-files", "--quiet"]
+    module = provenance if step == "note_result" else api
+    real, calls = getattr(module, step), []
+
+    def meanwhile(*arguments: Any, **options: Any) -> Any:
+        calls.append(step)
+        if len(calls) == 1:
+            assert main(command) == 0
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(module, step, meanwhile)
+    assert main(command) == 12
+    assert "was removed during this command" in capsys.readouterr().err
+    done = repo.branches["main"]
+    assert main(command) == 0
+    assert repo.branches["main"] == done
+    assert not [path for path in (tmp_path / "home").rglob("*") if not path.is_dir()]
 
 
 # ------------------------------------------------------------------------------------------------
