@@ -11,13 +11,16 @@ import shutil
 from collections.abc import Callable
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.hub import OTHER_TOKEN, WRITE_TOKEN, Fault, StandIn
 from tests.hub.fixtures import hub, lone_client, pauses
+from tests.trees import digest_of
 
 import leconvert
 from leconvert.cli.main import main
+from leconvert.remote import source
 
 __all__ = ["hub", "lone_client", "pauses"]
 
@@ -154,3 +157,28 @@ def test_a_gated_repo_is_told_as_one_and_nothing_is_left_of_it(
         assert "Request access on the page of the repo." in said
     left = {path for path in tmp_path.rglob("*") if "hub" not in path.parts} - before
     assert not [path for path in left if path.is_file()]
+
+
+@pytest.mark.parametrize("step", ["check_convertible", "download_dataset"])
+def test_a_download_before_which_another_command_did_everything_changes_nothing(
+    run: Run, hub: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str], step: str,
+) -> None:  # fmt: skip
+    command = ["convert", REPO, "--quiet"]
+    real, calls = getattr(source, step), []
+
+    def meanwhile(*arguments: Any, **options: Any) -> Any:
+        calls.append(step)
+        if len(calls) == 1:
+            assert main(command) == 0
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(source, step, meanwhile)
+    assert main(command) == 5
+    assert "Another process may have put it there" in capsys.readouterr().err
+    home, done = tmp_path / "home/tester", hub.repo(REPO).branches["main"]
+    before = {path.name: digest_of(path) for path in home.iterdir() if path.is_dir()}
+    assert sorted(before) == ["arm", "arm_old"]
+    assert main(command) == 0
+    assert {path.name: digest_of(path) for path in home.iterdir() if path.is_dir()} == before
+    assert hub.repo(REPO).branches["main"] == done

@@ -387,7 +387,9 @@ def download(
     check_convertible(found, found.store(), also_v3=also_v3)
     progress.say(f"Downloading {repo_id} at {found.revision} ({found.commit[:12]})")
     if local.is_dir() and not anew:
-        local.rmdir()  # empty, for example a mount point
+        # Empty, for example a mount point. Another process may have put a dataset there since.
+        with suppress(OSError):
+            local.rmdir()
     local.parent.mkdir(parents=True, exist_ok=True)
     download_dataset(found, local, replaces=anew, stop=stop, progress=progress)
     return FetchedSource(local, found)
@@ -532,7 +534,10 @@ def download_dataset(
         if is_there(target):
             if not replaces:
                 raise TargetError(
-                    f"{target} exists already. It was not overwritten.", path=str(target)
+                    f"{target} exists already. It was not overwritten.",
+                    path=str(target),
+                    next_step="Another process may have put it there. Run the same command again "
+                    "to go on with that dataset, or give another folder.",
                 )
             if known_origin(target) == origin and all(
                 _is_right(file, target) for file in files_of(listed)
