@@ -84,6 +84,15 @@ def output_schema(
     return pa.schema(fields, metadata=huggingface_metadata(entries))
 
 
+def with_column_of(schema: pa.Schema, name: str, other: pa.Schema) -> pa.Schema:
+    """Return a schema with a column of another one, and what that one tells `datasets` of it."""
+    entries = {key: entry for key, entry in stored_entries(schema).items() if key != name}
+    entries |= {key: entry for key, entry in stored_entries(other).items() if key == name}
+    metadata = {**(schema.metadata or {}), **huggingface_metadata(entries)}
+    changed = schema.set(schema.get_field_index(name), other.field(name))
+    return changed.with_metadata(metadata)
+
+
 def holds_columns_of(stored: pa.Schema, result: pa.Schema) -> bool:
     """Return whether a file serves readers as well as one with the result's schema.
 
