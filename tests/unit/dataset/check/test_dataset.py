@@ -401,6 +401,12 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
     "a wider number": (
         "warning dtype-mismatch", cast("observation.state", pa.list_(pa.float64(), 6)),
     ),
+    "other numbers that fit": (
+        "warning dtype-mismatch", cast("next.done", pa.int64()),
+    ),
+    "numbers that do not fit": (
+        "error dtype-mismatch", edit_feature("observation.state", dtype="int64"),
+    ),
     "another number of joints": ("error dtype-mismatch", rewrite(DATA, five_joints)),
     "a scalar as text": ("error task-index", rewrite(DATA, as_text)),
     "columns in another order": (
