@@ -85,7 +85,7 @@ def output_schema(
 
 
 def with_column_of(schema: pa.Schema, name: str, other: pa.Schema) -> pa.Schema:
-    """Return a schema with a column of another one, and what that one tells `datasets` of it."""
+    """Return a schema with a column of another one, and the entry for `datasets` of that one."""
     entries = {key: entry for key, entry in stored_entries(schema).items() if key != name}
     entries |= {key: entry for key, entry in stored_entries(other).items() if key == name}
     metadata = {**(schema.metadata or {}), **huggingface_metadata(entries)}
