@@ -315,7 +315,7 @@ def fits(found: pa.DataType, wanted: pa.DataType) -> bool:
 def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """Return the one of two types that holds the values of both, the second if both do; or None."""
     inner, others_inner = innermost_type(one), innermost_type(other)
-    are_integers = pa.types.is_signed_integer(inner) and pa.types.is_signed_integer(others_inner)
+    are_integers = pa.types.is_integer(inner) and pa.types.is_integer(others_inner)
     is_wider = are_integers and inner.bit_width > others_inner.bit_width
     if fits(one, other) and not is_wider:
         return other
