@@ -7,18 +7,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import torch
 from tests.conformance.reference import convert_with_reference
-from tests.dataset_damage import edit_feature
+from tests.dataset_damage import DATA, edit_feature, rewrite
 
 from leconvert.api import convert
 from leconvert.bench import compare_with_map
 from leconvert.bench.run import compare_samples
+from leconvert.dataset.check import check_dataset
 from leconvert.loading import EpisodeStream, StreamLoader, load_meta
 from leconvert.loading.batches import DepthScale
 from leconvert.model.values import LayoutOptions
+from leconvert.support.errors import UnreadableSourceError
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 from leconvert.transfer.files import files_at
 
@@ -228,6 +232,35 @@ def test_images_in_tables_scalars_matrices_and_booleans(make_v30: Make) -> None:
         "observation.matrix": [0.0, 2 / 30],
     }
     assert_all_equal(EpisodeStream(make_v30(spec), delta_timestamps=windows), 14)
+
+
+def test_columns_of_other_types_than_declared(make_v30: Make, tmp_path: Path) -> None:
+    image = "observation.images.a"
+    spec = DatasetSpec(
+        episodes=2, frames=[5, 3], cameras=(), image_keys=(image,), image_size=(20, 24),
+        state_dim=2, action_dim=1, has_done=True,
+    )  # fmt: skip
+    root = shutil.copytree(make_v30(spec), tmp_path / "copy")
+    edit_feature("observation.state", dtype="float16")(root)
+    others = {
+        "next.done": lambda column: column.cast(pa.int64()),
+        "action": lambda column: pa.chunked_array([pa.array(range(len(column)))]),
+        image: lambda column: pc.struct_field(column, "bytes"),
+    }
+
+    def store_otherwise(table: pa.Table) -> pa.Table:
+        for name, change in others.items():
+            at = table.schema.get_field_index(name)
+            table = table.set_column(at, name, change(table.column(name)))
+        return table.replace_schema_metadata(None)
+
+    rewrite(DATA, store_otherwise)(root)
+    assert check_dataset(root).as_record()["ok"]
+    assert_all_equal(EpisodeStream(root, delta_timestamps={"action": [0.0, 1 / 30]}), 8)
+    edit_feature("observation.state", dtype="int64")(root)
+    assert not check_dataset(root).as_record()["ok"]
+    with pytest.raises(UnreadableSourceError, match=r"observation\.state is declared as int64"):
+        next(iter(EpisodeStream(root)))
 
 
 def test_a_result_of_the_reference_converter(make_v30: Make) -> None:

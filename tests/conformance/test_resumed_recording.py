@@ -93,3 +93,10 @@ def test_without_quantiles_lerobot_cannot_resume_recording(
     assert isinstance(cause, CastError)
     fresh = set(cause.table_column_names) - set(cause.requested_column_names)
     assert {name.rpartition("/")[2] for name in fresh} == {"q01", "q10", "q50", "q90", "q99"}
+
+    found = {each.code: each for each in check_dataset(root).findings if each.severity == "error"}
+    assert found.keys() == {"schema-mismatch"}
+    assert f"`leconvert convert {root} NEW`" in str(found["schema-mismatch"].remedy)
+    assert main(["convert", str(root), str(tmp_path / "new")]) == 0
+    mended = LeRobotDataset("tester/resumed", root=tmp_path / "new", video_backend="pyav")
+    assert mended[len(mended) - 1]["task"] == "Another task."

@@ -36,7 +36,8 @@ from leconvert.support.errors import SourceError, UnreadableSourceError
 from leconvert.support.text import GET_AGAIN
 from leconvert.support.values import dataclass
 from leconvert.tables import chunk_range
-from leconvert.tables.arrow import is_number, stored_numbers
+from leconvert.tables.arrow import is_binary, is_number, stored_numbers
+from leconvert.tables.schemas import NUMBER_DTYPES, dtype_name
 from leconvert.transfer.files import Files, OpenFile
 
 Array = npt.NDArray[Any]
@@ -288,7 +289,9 @@ class RowReader(_Reader[int, _DataFile]):
             if feature["dtype"] == "image":
                 images[key] = _coded_images(key, column, is_shared=is_shared)
                 continue
-            values = _numbers(column)
+            values = _numbers(key, column, feature["dtype"])
+            if (values is None) == (feature["dtype"] in NUMBER_DTYPES):
+                raise ValueError(f"{key} is declared as {feature['dtype']}, but is {column.type}")
             if values is None:
                 objects[key] = column.to_pylist()
                 continue
@@ -337,8 +340,11 @@ class RowReader(_Reader[int, _DataFile]):
         return f"`{command}` prints the command that makes the dataset right."
 
 
-def _numbers(column: pa.Array) -> Array | None:
-    """Return a column's numbers in one dimension, whatever their nesting; None for other types."""
+def _numbers(key: str, column: pa.Array, dtype: str) -> Array | None:
+    """Return a column's numbers in one dimension, whatever their nesting; None for other types.
+
+    They are cast to the declared type, as LeRobot does.
+    """
     while isinstance(column, pa.ListArray | pa.LargeListArray | pa.FixedSizeListArray):
         if column.null_count:
             raise ValueError("a list is missing")
@@ -349,6 +355,11 @@ def _numbers(column: pa.Array) -> Array | None:
         raise ValueError("a number is missing")
     if column.buffers()[1] is None:
         return np.empty(0, np.int64)
+    if dtype in NUMBER_DTYPES and dtype != dtype_name(column.type):
+        try:
+            column = column.cast(dtype)
+        except pa.ArrowInvalid as error:
+            raise ValueError(f"{key} is declared as {dtype}: {error}") from error
     return stored_numbers(column)
 
 
@@ -363,9 +374,9 @@ def _as_lerobot_types(values: Array, *, copy: bool) -> Array:
 
 def _coded_images(key: str, column: pa.Array, *, is_shared: bool) -> list[pa.Buffer]:
     """Return each image's bytes; unless `is_shared`, they are parts of the column's memory."""
-    if not pa.types.is_struct(column.type):
+    if not pa.types.is_struct(column.type) and not is_binary(column.type):
         raise ValueError(f"{key} contains no images")
-    cells = column.field("bytes")
+    cells = column if is_binary(column.type) else column.field("bytes")
     if cells.null_count or column.null_count:
         raise ValueError(f"{key} names images outside of the file")
     buffers = [cell.as_buffer() for cell in cells]

@@ -84,6 +84,15 @@ def output_schema(
     return pa.schema(fields, metadata=huggingface_metadata(entries))
 
 
+def with_column_of(schema: pa.Schema, name: str, other: pa.Schema) -> pa.Schema:
+    """Return a schema with a column of another one, and the entry for `datasets` of that one."""
+    entries = {key: entry for key, entry in stored_entries(schema).items() if key != name}
+    entries |= {key: entry for key, entry in stored_entries(other).items() if key == name}
+    metadata = {**(schema.metadata or {}), **huggingface_metadata(entries)}
+    changed = schema.set(schema.get_field_index(name), other.field(name))
+    return changed.with_metadata(metadata)
+
+
 def holds_columns_of(stored: pa.Schema, result: pa.Schema) -> bool:
     """Return whether a file serves readers as well as one with the result's schema.
 
@@ -306,7 +315,7 @@ def fits(found: pa.DataType, wanted: pa.DataType) -> bool:
 def common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     """Return the one of two types that holds the values of both, the second if both do; or None."""
     inner, others_inner = innermost_type(one), innermost_type(other)
-    are_integers = pa.types.is_signed_integer(inner) and pa.types.is_signed_integer(others_inner)
+    are_integers = pa.types.is_integer(inner) and pa.types.is_integer(others_inner)
     is_wider = are_integers and inner.bit_width > others_inner.bit_width
     if fits(one, other) and not is_wider:
         return other

@@ -148,6 +148,27 @@ def test_names_of_values_must_match_where_both_have_them(two: list[Path], tmp_pa
     leconvert.merge(two, output=tmp_path / "out", proof=BYTES)
 
 
+@pytest.mark.parametrize("places", [(0, 1), (1, 0)])
+def test_lerobots_own_columns_may_have_other_types_of_numbers(
+    two: list[Path], tmp_path: Path, places: tuple[int, int]
+) -> None:
+    """Nobody can leave such a column out; the result has the type that holds all values."""
+    others = {"timestamp": pa.float64(), "index": pa.int32(), "task_index": pa.uint8()}
+    for path in (two[1] / "data").rglob("*.parquet"):
+        table = pq.read_table(path)
+        for name, kind in others.items():
+            table = column_set(table, name, table[name].cast(kind))
+        pq.write_table(table, path)
+    sources = [two[place] for place in places]
+    leconvert.merge(sources, output=tmp_path / "out", proof=BYTES)
+    (path,) = (tmp_path / "out/data").rglob("*.parquet")
+    stored, features = pq.read_schema(path), open_dataset(tmp_path / "out").features
+    wanted = {"timestamp": "float64", "index": "int64", "task_index": "int64"}
+    assert {name: features[name]["dtype"] for name in wanted} == wanted
+    assert [stored.field(name).type for name in wanted] == [pa.float64(), pa.int64(), pa.int64()]
+    assert check_dataset(tmp_path / "out").findings == ()
+
+
 def test_another_codec_begins_another_file(make: Make, tmp_path: Path) -> None:
     sources = make(FIRST, replace(SECOND, cameras=(replace(CAMERA, codec="hevc"),)))
     leconvert.merge(sources, output=tmp_path / "out", proof=BYTES)

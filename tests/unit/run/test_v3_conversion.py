@@ -28,6 +28,7 @@ from leconvert.model.selection import EpisodeSelection
 from leconvert.model.values import LayoutOptions, Slice
 from leconvert.run.conversion import Conversion, ProofOptions
 from leconvert.support.errors import FindingsError, SourceChangedError
+from leconvert.tables.schemas import feature_of_type, huggingface_metadata, stored_entries
 from leconvert.testing import CameraSpec, DatasetSpec, make_dataset
 
 LENGTHS = [12, 7, 1, 9, 15, 20, 8]
@@ -270,13 +271,19 @@ def test_selected_episodes_are_cut_out(
     assert [row["stats/episode_index/min"] for row in rows] == [[n] for n in range(len(kept))]
 
 
-def test_a_column_in_two_types_gets_the_wider_of_both(as_v21: Path, tmp_path: Path) -> None:
-    """No file has the columns of the result: one has wider times, another wider actions."""
+@pytest.mark.parametrize("is_told", [False, True])
+def test_a_column_in_two_types_gets_the_wider_of_both(
+    as_v21: Path, tmp_path: Path, is_told: bool
+) -> None:
+    """No file has the columns of the result: one has wider times, another wider actions.
+
+    Each may tell `datasets` of its own types, as `datasets` itself writes it.
+    """
     source = Path(shutil.copytree(as_v21, tmp_path / "v21"))
     tables = sorted((source / "data").rglob("*.parquet"))
-    widen(tables[0], "timestamp", pa.float64())
-    widen(tables[1], "action", pa.list_(pa.float64()))
-    widen(tables[2], "index", pa.int32())
+    widen(tables[0], "timestamp", pa.float64(), is_told=is_told)
+    widen(tables[1], "action", pa.list_(pa.float64()), is_told=is_told)
+    widen(tables[2], "index", pa.int32(), is_told=is_told)
     report = converted(source, tmp_path / "result")
     assert {each.code for each in report.findings} - {"several-tasks"} == {"dtype-mismatch"}
     stored = pq.read_schema(tmp_path / "result" / DATA)
@@ -305,11 +312,15 @@ def test_statistics_of_parts_of_files_are_those_of_single_files(
     assert rows[0] == rows[1]
 
 
-def widen(path: Path, name: str, kind: pa.DataType) -> None:
+def widen(path: Path, name: str, kind: pa.DataType, *, is_told: bool = False) -> None:
     table = pq.read_table(path)
     at = table.schema.get_field_index(name)
     values = table.column(name).combine_chunks().cast(kind, safe=False)
-    pq.write_table(table.set_column(at, name, values), path)
+    table = table.set_column(at, name, values)
+    if is_told:
+        entries = {**stored_entries(table.schema), name: feature_of_type(kind)}
+        table = table.replace_schema_metadata(huggingface_metadata(entries))
+    pq.write_table(table, path)
 
 
 def test_times_of_another_type_that_hold_no_fractions_are_computed(

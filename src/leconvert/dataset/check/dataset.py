@@ -255,12 +255,14 @@ class DatasetCheck:
             key for key, ft in declared.features.items() if has_stats(ft) or key in DEFAULT_COLUMNS
         ]
         stats = EpisodeStats(with_stats)
+        reader = v3.EpisodesReader(self.root)
         table, findings = v3.read_episode_table(
-            v3.EpisodesReader(self.root), streams, task_rows=task_rows, add_stats=stats.add
+            reader, streams, task_rows=task_rows, add_stats=stats.add
         )
         self.findings += findings
         if table is not None:
             self.findings += stats.findings()
+            self.findings += _with_other_columns(reader)
         self.stats = stats.aggregate()
         longest = 1 if table is None else int(table.length.max())
         self.findings += check_stats(self.root, declared.features, self.stats, longest)
@@ -437,6 +439,14 @@ def checked(
             check.findings += told
         # Without derived tables, the check itself says what is wrong.
         yield check or DatasetCheck(root, raw, progress)
+
+
+def _with_other_columns(reader: v3.EpisodesReader) -> Iterator[Finding]:
+    """Yield the files of meta/episodes that LeRobot cannot read together with the first one."""
+    for path, names in reader.misfits():
+        said = f"{path} has {count(len(names), 'column')} that the first file of meta/episodes "
+        said += f"lacks or has in another type, such as {names[0]!r}."
+        yield found("schema-mismatch", said, stream="episodes", path=path, severity="error")
 
 
 def _ends_without_a_footer(root: Path, finding: Finding) -> bool:

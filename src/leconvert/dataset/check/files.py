@@ -29,6 +29,7 @@ from leconvert.support.errors import UnreadableSourceError
 from leconvert.support.text import count
 from leconvert.support.values import dataclass
 from leconvert.tables import why_unreadable
+from leconvert.tables.arrow import is_number, list_values
 from leconvert.tables.schemas import (
     NUMBER_DTYPES,
     dtype_name,
@@ -40,12 +41,14 @@ from leconvert.tables.schemas import (
 # The schema of a data file compared with info.json.
 
 
-def check_schema(schema: pa.Schema, declared: v3.Declared, path: str) -> Iterator[Finding]:
+def check_schema(
+    schema: pa.Schema, declared: v3.Declared, path: str, file: pq.ParquetFile | None = None
+) -> Iterator[Finding]:
     """Yield missing columns, undeclared columns, and columns of another type.
 
-    LeRobot casts some types silently: another width of a number, or a list of any length. They give
-    a warning or nothing. Any other type is an error: LeRobot gives the declared types to
-    `datasets`, which raises.
+    LeRobot casts some types silently: another type of number, or a list of any length. They give a
+    warning or nothing, unless `file` has numbers that do not fit the declared type. Any other type
+    is an error: LeRobot gives the declared types to `datasets`, which raises.
     """
 
     def wrong(code: str, message: str, *, severity: str | None = None) -> Finding:
@@ -80,12 +83,28 @@ def check_schema(schema: pa.Schema, declared: v3.Declared, path: str) -> Iterato
         elif reading.verdict != "exact" and not _is_seen_in_rows(name, feature, kind):
             # Numbers as texts, and texts as numbers, are also cast. Nobody means that.
             is_alike = {feature.dtype, dtype_name(kind)} <= NUMBER_DTYPES
+            is_cast = is_alike and reading.verdict == "cast"
+            misfit = _misfit(file, name, feature.dtype) if is_cast and file is not None else ""
             declared_as = f"{feature.dtype} of shape {list(feature.shape)}"
             yield wrong(
                 "dtype-mismatch",
-                f"{name!r} is declared as {declared_as}, but stored as {plain_type(kind)}.",
-                severity="warning" if is_alike and reading.verdict == "cast" else "error",
+                f"{name!r} is declared as {declared_as}, but stored as {plain_type(kind)}{misfit}.",
+                severity="warning" if is_cast and not misfit else "error",
             )
+
+
+def _misfit(file: pq.ParquetFile, name: str, dtype: str) -> str:
+    """Return why `datasets` cannot cast a column's numbers to a type; empty if it can."""
+    for batch in file.iter_batches(v3.ROWS_AT_A_TIME, columns=[name], use_threads=False):
+        column = batch.column(0)
+        while not is_number(column.type):
+            is_extension = isinstance(column, pa.ExtensionArray)
+            column = column.storage if is_extension else list_values(column)
+        try:
+            column.cast(dtype)
+        except pa.ArrowInvalid as error:
+            return f", and its numbers do not fit: {str(error).rstrip('.')}"
+    return ""
 
 
 def _is_seen_in_rows(name: str, feature: v3.Feature, kind: pa.DataType) -> bool:
@@ -141,7 +160,7 @@ def check_data_file(
     try:
         with pq.ParquetFile(root / path) as file:
             schema = file.schema_arrow
-            report.findings += check_schema(schema, declared, path)
+            report.findings += check_schema(schema, declared, path, file)
             if not report.findings:
                 report.columns = tuple((item.name, str(plain_type(item.type))) for item in schema)
             lengths = table.length[routed.episodes]

@@ -63,7 +63,12 @@ from leconvert.tables.arrow import (
     list_length,
     list_values,
 )
-from leconvert.tables.schemas import LANGUAGE_COLUMNS, NUMBER_DTYPES, common_type
+from leconvert.tables.schemas import (
+    LANGUAGE_COLUMNS,
+    NUMBER_DTYPES,
+    common_type,
+    with_column_of,
+)
 
 COMPUTED_BY = dict.fromkeys(DEFAULT_COLUMNS, "") | {
     "timestamp": "--retime",
@@ -251,15 +256,18 @@ def common_columns(
     fits = np.zeros(len(data.kinds), dtype=np.bool_)
     fits[common] = True
     reasons: dict[int, list[tuple[str | None, str]]] = {}
+    wider: dict[str, pa.Schema] = {}
     for kind in np.flatnonzero(counts).tolist():
         if kind == common:
             continue
-        _, theirs = _columns_of(dataset, data, kind)
+        stored, theirs = _columns_of(dataset, data, kind)
         reasons[kind] = _differences(columns, theirs, passed_over)
         if not reasons[kind]:
             fits[kind] = True
             for name in columns.keys() - passed_over:
-                columns[name] = columns[name].joined(theirs[name])
+                own, columns[name] = columns[name], columns[name].joined(theirs[name])
+                if not columns[name].values.equals(own.values):
+                    wider[name] = stored
     is_common: BoolArray = fits[data.group] & readable
     keys = data.key
     for position in np.flatnonzero(readable & ~is_common).tolist():
@@ -279,10 +287,9 @@ def common_columns(
                     helps=(flag, DROP) if flag else (DROP,),
                 )
             )
-    for number, field in enumerate(schema):
-        column = columns[field.name]
-        if not (field.name in passed_over or column.is_wrapped or column.is_floating):
-            schema = schema.set(number, field.with_type(column.values))
+    for name, stored in wider.items():
+        if not (columns[name].is_wrapped or columns[name].is_floating):
+            schema = with_column_of(schema, name, stored)
     shapes = _picture_shapes(dataset.stored_features, schema, _first_path_of(dataset, data, common))
     return DataColumns(schema, columns, is_common, shapes)
 

@@ -38,6 +38,7 @@ from leconvert.model.values import (
 )
 from leconvert.support.errors import SourceError
 from leconvert.support.text import count, shown
+from leconvert.tables.schemas import common_type, dtype_name, with_column_of
 
 _NUMBERED = ("episode_index", "index")
 ROBOT_TYPE = "robot-type"
@@ -56,7 +57,7 @@ def join_scans(
     views = open_sources([scan.only for scan in scans])
     maps = _task_maps(views)
     sources = [
-        replace(scan.only, repairs=_numbered_on(scan, view, task_map))
+        replace(scan.only, repairs=_numbered_on(scan, view, task_map, schema))
         for scan, view, task_map in zip(scans, views, maps, strict=True)
     ]
     joined = open_sources(sources)
@@ -94,7 +95,7 @@ def _check_alike(scans: Sequence[SourceScan], accept: Sequence[str]) -> pa.Schem
     robots = [_told(scan.robot_type) for scan in scans]
     if len(set(robots)) > 1 and ROBOT_TYPE not in accept:
         rows.append(["robot_type", *robots])
-    differing = differing_features([scan.features for scan in scans])
+    differing = differing_features([_own_features(scan) for scan in scans])
     rows += differing
     depths = [] if differing else list(_depth_rows([scan.features for scan in scans]))
     rows += depths
@@ -102,7 +103,7 @@ def _check_alike(scans: Sequence[SourceScan], accept: Sequence[str]) -> pa.Schem
         [scan.features for scan in scans], [Path(scan.only.root) for scan in scans]
     )
     rows += [subtasks] if subtasks else []
-    schemas = [tables.deserialize_schema(scan.data_schema) for scan in scans]
+    schemas = _with_alike_defaults([tables.deserialize_schema(each.data_schema) for each in scans])
     holding = None
     if not differing:
         holding = next((one for one in schemas if _holds(one, schemas)), None)
@@ -138,6 +139,27 @@ def _check_alike(scans: Sequence[SourceScan], accept: Sequence[str]) -> pa.Schem
         details=differences_table(names, rows),
         next_step=" ".join(helps),
     )
+
+
+def _own_features(scan: SourceScan) -> dict[str, Mapping[str, Any]]:
+    """Return the features of a source but LeRobot's own columns, which every source has."""
+    return {name: each for name, each in scan.features.items() if name not in DEFAULT_COLUMNS}
+
+
+def _with_alike_defaults(schemas: Sequence[pa.Schema]) -> list[pa.Schema]:
+    """Return the schemas, with LeRobot's own columns in a type that holds the values of all."""
+    alike = list(schemas)
+    for name in DEFAULT_COLUMNS:
+        if not all(name in schema.names for schema in schemas):
+            continue
+        widest = schemas[0]
+        for schema in schemas[1:]:
+            if common_type(widest.field(name).type, schema.field(name).type) != (
+                widest.field(name).type
+            ):
+                widest = schema
+        alike = [with_column_of(schema, name, widest) for schema in alike]
+    return alike
 
 
 def _told(value: object) -> str:
@@ -208,9 +230,17 @@ def _task_maps(views: Sources) -> list[dict[int, int] | None]:
     return maps
 
 
-def _numbered_on(scan: SourceScan, view: SourceView, task_map: Mapping[int, int] | None) -> Repairs:
-    """Return a source's repairs with the episode and task numbers of the result."""
+def _numbered_on(
+    scan: SourceScan, view: SourceView, task_map: Mapping[int, int] | None, schema: pa.Schema
+) -> Repairs:
+    """Return a source's repairs with the numbers and the types of numbers of the result."""
     repairs = view.repairs
+    declared = {
+        name: {**scan.features[name], "dtype": dtype_name(schema.field(name).type)}
+        for name in DEFAULT_COLUMNS
+        if name in schema.names
+    }
+    other = {name: each for name, each in declared.items() if each != scan.features[name]}
     computed = {*repairs.computed_columns, *_NUMBERED}
     stale = {*repairs.computed_stats, *_NUMBERED}
     columns: Sequence[str] = ()
@@ -226,6 +256,7 @@ def _numbered_on(scan: SourceScan, view: SourceView, task_map: Mapping[int, int]
     stale = {name for name in stale if name in scan.features} - texts
     return replace(
         repairs,
+        declared_features=dict(sorted({**repairs.declared_features, **other}.items())),
         computed_columns=tuple(name for name in DEFAULT_COLUMNS if name in computed),
         task_map=task_map,
         task_columns=tuple(columns) if task_map is not None else repairs.task_columns,

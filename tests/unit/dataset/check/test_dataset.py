@@ -401,6 +401,12 @@ DEFECTS: dict[str, tuple[str, Damage]] = {
     "a wider number": (
         "warning dtype-mismatch", cast("observation.state", pa.list_(pa.float64(), 6)),
     ),
+    "other numbers that fit": (
+        "warning dtype-mismatch", cast("next.done", pa.int64()),
+    ),
+    "numbers that do not fit": (
+        "error dtype-mismatch", edit_feature("observation.state", dtype="int64"),
+    ),
     "another number of joints": ("error dtype-mismatch", rewrite(DATA, five_joints)),
     "a scalar as text": ("error task-index", rewrite(DATA, as_text)),
     "columns in another order": (
@@ -606,6 +612,31 @@ def test_a_second_file_of_episodes_lacks_columns_and_places_too(broken: Path) ->
     found = check_dataset(broken).findings
     assert [finding.code for finding in found] == ["episodes-column", "episodes-location"]
     assert found[1].message.startswith("meta/episodes/file_index is 0, but the row is in")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_wrong"),
+    [
+        (None, [1, 2], True), ([1, 2, 3], None, False), ([1, 2, 3], [1.5, 2.0], True),
+        ([1, 2, 3], [1.0, 2.0], False), ([None] * 3, ["a", "b"], True),
+        (["a"] * 3, [None] * 2, False),
+    ],
+)  # fmt: skip
+def test_lerobot_reads_no_file_of_episodes_with_columns_that_the_first_lacks(
+    broken: Path, first: list[Any] | None, second: list[Any] | None, is_wrong: bool
+) -> None:
+    """Checked with LeRobot in `tests/conformance/test_resumed_recording.py`."""
+    table = pq.read_table(broken / EPISODES)
+    set_place = set_cells("meta/episodes/file_index", r0=1, r1=1)
+    parts = [table.slice(0, 3), set_place(table.slice(3))]
+    for number, values in enumerate((first, second)):
+        path = (broken / EPISODES).with_name(f"file-00{number}.parquet")
+        part = parts[number]
+        pq.write_table(part if values is None else part.append_column("note", [values]), path)
+    found = [(each.code, each.severity) for each in check_dataset(broken).findings]
+    assert found == ([("schema-mismatch", "error")] if is_wrong else [])
+    leconvert.convert(broken, output=broken.with_name("new"))
+    assert check_dataset(broken.with_name("new")).findings == ()
 
 
 def test_statistics_of_one_shape_here_and_another_there_cannot_be_used(broken: Path) -> None:

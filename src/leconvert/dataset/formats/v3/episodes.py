@@ -123,6 +123,29 @@ class EpisodesReader:
                 pass
         return self._schemas[path]
 
+    def misfits(self) -> Iterator[tuple[str, list[str]]]:
+        """Yield each file with columns that LeRobot cannot cast to those of the first file."""
+        first, *others = self.paths
+        wanted = self.schema(first)
+        for path in others:
+            names = [each.name for each in self.schema(path) if not self._fits(path, each, wanted)]
+            if names:
+                yield path, names
+
+    def _fits(self, path: str, found: pa.Field, wanted: pa.Schema) -> bool:
+        at = wanted.get_field_index(found.name)
+        if at < 0:
+            return False
+        kind = wanted.field(at).type
+        if found.type.equals(kind):
+            return True
+        try:
+            for block in self.blocks(lambda name: name == found.name, path):
+                block.column(0).cast(kind)
+        except pa.ArrowException:
+            return False
+        return True
+
     def blocks(self, wanted: Callable[[str], bool], path: str | None = None) -> Iterator[pa.Table]:
         """Yield all rows, at most a thousand at a time.
 
