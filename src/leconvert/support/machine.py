@@ -128,8 +128,6 @@ class Machine(NamedTuple):  # a data class would import `inspect`, which `--help
         # Importing psutil for this one number would take a tenth of a small conversion.
         if available_kib := _value(self.proc / "meminfo", "MemAvailable"):
             return int(available_kib.split()[0]) * 1024
-        if self.proc.exists():
-            return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         import psutil
 
         return int(psutil.virtual_memory().available)
