@@ -162,9 +162,6 @@ class Pipeline(Dataset[Values]):
         if name == "table":  # packed and moved here, outside all clocks
             self._table = pack(task.load(range(len(task)))).to(self._place, self._kind)
 
-    def __len__(self) -> int:
-        return len(self._task)
-
     def __getitems__(self, indices: Sequence[int]) -> Values:
         """Return a batch."""
         return self.run(indices)[1]
