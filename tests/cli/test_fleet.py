@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from leconvert.fleet import FleetDataset, plan_fleet
+from leconvert.fleet import Fleet, FleetDataset, FleetObserver, plan_fleet
 from leconvert.model.values import LayoutOptions
 from leconvert.run.conversion import Conversion, LeaseOptions
 from leconvert.run.leasing import list_batches
@@ -293,18 +293,27 @@ def test_workers_join_a_fleet_and_share_a_large_dataset(
     # This process holds the dataset, and has planned it; it does nothing more.
     lease = fleet.board(LeaseOptions()).next_lease()
     folder = WorkDir(lab.work).dataset("large")
+    states = [_state(fleet)]
     lab.out.mkdir()
     run = open_or_plan(source, lab.out / "large", folder.root, Conversion(layout=layout))
+    states.append(_state(fleet))
     joined = leconvert_here("work", lab.work, "--max-idle-seconds", 0, code=0)
     assert "converted 0 datasets" in joined.stdout
     assert re.search(r"helped with others [1-9]", joined.stdout)
     assert len(list_batches(run.paths.done_dir)) == 16
+    states.append(_state(fleet))
+    assert states == [("planning", 0, 0), ("working", 0, 16), ("packing", 16, 16)]
     lease.hand_back("the test goes on")
     done = leconvert_here("work", lab.work)
     assert "converted 1 dataset," in done.stdout
     alone = tmp_path / "alone"
     assert leconvert_here("convert", source, alone, "-q").returncode == 0
     assert digest_of(lab.out / "large") == digest_of(alone)
+
+
+def _state(fleet: Fleet) -> tuple[str, int, int]:
+    (one,) = FleetObserver(fleet).look().datasets
+    return one.state, one.done, one.batches
 
 
 def test_a_report_tells_what_became_of_each_dataset(
