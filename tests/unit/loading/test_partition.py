@@ -79,6 +79,7 @@ def test_episodes_are_chosen_then_limited_then_partitioned() -> None:
     assert choose(max_episodes=3) == [0, 1, 2]
     assert choose(num_partitions=2) == [2, 5]
     assert choose(num_partitions=2, partition_index=1) == [0, 1, 7]
+    assert [choose(num_partitions=3, partition_index=n) for n in range(3)] == [[2, 5], [7], [0, 1]]
     assert choose(episodes=[5, 7, 0], max_episodes=2, num_partitions=2) == [5]
 
 
